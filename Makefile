@@ -1,0 +1,73 @@
+# Every target sets up what it needs; `make` alone lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+WORKERS ?= auto
+SECONDS_EACH ?= 100
+HOT_SOURCES := $(shell find src/polywire -name '*.py')
+INSTALLED := $(VENV)/.installed
+BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
+
+.PHONY: help setup build test lint format conformance fuzz bench bench-wire demo run clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+
+setup: $(BUILT) ## make .venv with everything the other targets need, compiled modules included
+	@$(BIN)/python -c 'import polywire; c = polywire.compiled(); print(f"polywire {polywire.__version__} in $(VENV): {sum(c.values())} of {len(c)} hot modules compiled")'
+
+$(INSTALLED): pyproject.toml setup.py
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing dependencies into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1,<27'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@POLYWIRE_PURE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
+	@touch $@
+
+$(BUILT): $(INSTALLED) $(HOT_SOURCES)
+	@echo "building the hot modules"
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@find src -name "*.so" -exec touch {} + # an unchanged module is not rebuilt, but is up to date
+	@touch $@
+
+build: $(BUILT) ## compile the hot modules in place (POLYWIRE_PURE=1: not)
+
+test: setup ## run all tests, the conformance table and a few seconds of fuzzing
+	@$(BIN)/python -m pytest -n $(WORKERS) --conformance
+
+lint: $(INSTALLED) ## ruff, mypy strict, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(INSTALLED) ## let ruff fix and format the code
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+conformance: setup ## per protocol: rules written down, rules proven by a passing test, rules missing
+	@$(BIN)/python -m pytest -n $(WORKERS) -q -m rule --conformance
+
+fuzz: setup ## fuzz every codec, SECONDS_EACH (default 100) seconds each
+	@$(BIN)/python -m fuzz --seconds $(SECONDS_EACH)
+
+bench: bench-wire ## run all benchmarks there are
+
+bench-wire: setup ## ns per frame of each codec, compiled and interpreted
+	@$(BIN)/python -m benchmarks.wire
+
+demo: ## hub, pipeline and traffic over all five protocols (not there yet)
+	@echo "make demo: the hub and the pipeline it shows are not built yet; see CHANGELOG.md for what is." >&2; exit 1
+
+run: ## the same as demo, until Ctrl-C, without traffic (not there yet)
+	@echo "make run: the hub it starts is not built yet; see CHANGELOG.md for what is." >&2; exit 1
+
+clean: ## remove everything the other targets made
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache fuzz/corpus fuzz/crashes
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src -name '*.so' -delete
+	@rm -rf src/*.egg-info

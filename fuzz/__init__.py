@@ -1,0 +1,1 @@
+"""Fuzzing of the codecs: one target each, run by ``python -m fuzz``."""

@@ -1,0 +1,48 @@
+"""Which modules mypyc compiles, and whether they run compiled in this process.
+
+The build reads ``HOT_MODULES`` from here (``setup.py`` runs this file by its path), so it must import nothing of
+polywire. At run time ``compiled()`` tells what was loaded, and ``POLYWIRE_PURE=1`` makes this process load the
+sources even where compiled modules lie beside them.
+"""
+
+import importlib
+import os
+import sys
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
+from pathlib import Path
+
+HOT_MODULES = (
+    "polywire.protocols.frame",
+    "polywire.protocols.assembler",
+    "polywire.protocols.fmqp.topics",
+    "polywire.protocols.fmqp.frames",
+)
+
+
+def pure_wanted() -> bool:
+    """Whether the environment asks for interpreted modules."""
+    return os.environ.get("POLYWIRE_PURE", "0") not in {"", "0"}
+
+
+def load_sources_only(package: Path) -> None:
+    """Make every later import below ``package`` take the ``.py`` file, never a compiled module."""
+    root = str(package)
+
+    def finder(path: str) -> FileFinder:
+        if path != root and not path.startswith(root + os.sep):
+            raise ImportError(f"{path} is not part of {root}")
+        return FileFinder(path, (SourceFileLoader, SOURCE_SUFFIXES))
+
+    sys.path_hooks.insert(0, finder)
+    for path in list(sys.path_importer_cache):
+        if path == root or path.startswith(root + os.sep):
+            del sys.path_importer_cache[path]
+
+
+def compiled() -> dict[str, bool]:
+    """Each hot module by name, and whether it runs compiled here."""
+    found = {}
+    for name in HOT_MODULES:
+        origin = importlib.import_module(name).__file__ or ""
+        found[name] = not origin.endswith(tuple(SOURCE_SUFFIXES))
+    return found

@@ -1,0 +1,1 @@
+"""MicroMsg2: negotiated extensions, reliable queues and topics with filters."""

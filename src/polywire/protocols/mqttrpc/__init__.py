@@ -1,0 +1,1 @@
+"""RPC over MQTT: protobuf envelopes that carry calls and streams."""

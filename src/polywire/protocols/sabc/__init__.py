@@ -1,0 +1,1 @@
+"""sABC: text frames with headers, for sessions that talk both ways."""

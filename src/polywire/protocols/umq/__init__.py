@@ -1,0 +1,1 @@
+"""UMQ: calls, callbacks, topics and attachments between equal peers over WebSocket messages."""

@@ -1,0 +1,1 @@
+"""How tests prove the numbered rules of docs/protocols."""

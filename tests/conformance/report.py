@@ -1,0 +1,78 @@
+"""A pytest plugin: which numbered rules the run proved, and failure where one is missing.
+
+A rule is proven when at least one test carries its number and every test that does has passed.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import pytest
+
+from tests.conformance.rules import Rule, read_rules
+
+PROPERTY = "rule"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--conformance", action="store_true", help="print which rules are proven, fail on a missing one")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--conformance") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(ConformanceReport(read_rules()), "conformance-report")
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    known = read_rules()
+    for item in items:
+        for mark in item.iter_markers(PROPERTY):
+            for number in mark.args:
+                if number not in known:
+                    raise pytest.UsageError(f"{item.nodeid}: no rule {number} in docs/protocols")
+                item.user_properties.append((PROPERTY, number))
+
+
+class ConformanceReport:
+    """Collects the outcome of each test that carries a rule, and prints the table at the end."""
+
+    def __init__(self, rules: dict[str, Rule]) -> None:
+        self.rules = rules
+        self.passed: defaultdict[str, int] = defaultdict(int)
+        self.failed: defaultdict[str, int] = defaultdict(int)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        outcome = self.passed if report.passed else self.failed
+        if report.when == "call" or not report.passed:
+            for name, number in report.user_properties:
+                if name == PROPERTY:
+                    outcome[str(number)] += 1
+
+    def proven(self, rule: Rule) -> bool:
+        return self.passed[rule.number] > 0 and self.failed[rule.number] == 0
+
+    def missing(self, level: str) -> list[Rule]:
+        return [rule for rule in self.rules.values() if rule.level == level and not self.proven(rule)]
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.missing("codec") and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        write = terminalreporter.write_line
+        terminalreporter.section("conformance")
+        write(f"{'protocol':<10} {'rules':>6} {'codec':>6} {'proven':>7} {'missing':>8} {'hub':>5} {'proven':>7}")
+        for protocol in dict.fromkeys(rule.protocol for rule in self.rules.values()):
+            mine = [rule for rule in self.rules.values() if rule.protocol == protocol]
+            codec = [rule for rule in mine if rule.level == "codec"]
+            hub = [rule for rule in mine if rule.level == "hub"]
+            done = sum(map(self.proven, codec))
+            write(
+                f"{protocol:<10} {len(mine):>6} {len(codec):>6} {done:>7} {len(codec) - done:>8}"
+                f" {len(hub):>5} {sum(map(self.proven, hub)):>7}"
+            )
+        for rule in self.missing("codec"):
+            write(f"missing: {rule.number} {rule.text}")
+        waiting = len(self.missing("hub"))
+        if waiting:
+            write(f"{waiting} rules need the running hub; they are counted apart until it exists")
