@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.wire_cases import Case
+from polywire.memory import tune_allocator
 from polywire.protocols import PROTOCOLS
 
 ROUNDS = 7
@@ -88,6 +89,7 @@ def main() -> int:
     parser.add_argument("--measure", metavar="PROTOCOL", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
+        tune_allocator()  # as the hub does
         json.dump(measure(options.measure), sys.stdout)
         return 0
     print(f"{'protocol':<9} {'what':<19} {'body':>8} {'compiled':>12} {'interpreted':>12} {'ratio':>8}")

@@ -1,6 +1,6 @@
 """FMQP's packets: octets to frames and back, and the scanner for runs of publications.
 
-A packet is one octet of flags, one of topic length, four of body length, the topic, the body (FMQP-01). Whatever is
+A packet is one octet of flags, one of topic length, four of body length, the topic, the body (FMQP-36). Whatever is
 wrong with one, its lengths still say where the next begins, so a bad packet is returned as ``Discarded`` and decoding
 goes on. A body over the limit is skipped as it streams in and never held.
 """
@@ -8,21 +8,21 @@ goes on. A body over the limit is skipped as it streams in and never held.
 from collections.abc import Callable
 from typing import ClassVar, Final, final
 
-from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
+from librt.strings import BytesWriter, read_i32_be, write_i32_be
 from mypy_extensions import i32, i64, mypyc_attr
 
 from polywire.protocols.assembler import Assembler
 from polywire.protocols.fmqp.errors import LocalProtocolError
-from polywire.protocols.fmqp.topics import MAX_OCTETS, plain, problem, same_octets
+from polywire.protocols.fmqp.topics import MAX_OCTETS, plain, problem, read, same_octets
 from polywire.protocols.frame import RAW_KEPT, Discarded, Frame, Run
 
-SUBSCRIPTION: Final = 0x80  # FMQP-02
-UNSUBSCRIBE: Final = 0x40  # FMQP-03
-FEEDBACK: Final = 0x20  # FMQP-04
-DEBUG: Final = 0x10  # FMQP-05
-LAST_WILL: Final = 0x08  # FMQP-06
-CACHE: Final = 0x04  # FMQP-07
-FLAGS: Final = 0xFC  # FMQP-08: bits 6 and 7 mean nothing
+SUBSCRIPTION: Final = 0x80  # FMQP-39
+UNSUBSCRIBE: Final = 0x40  # FMQP-40
+FEEDBACK: Final = 0x20  # FMQP-41
+DEBUG: Final = 0x10  # FMQP-42
+LAST_WILL: Final = 0x08  # FMQP-43
+CACHE: Final = 0x04  # FMQP-44
+FLAGS: Final = 0xFC  # FMQP-46: bits 6 and 7 mean nothing
 
 HEADER: Final = 6
 MAX_BODY: Final = 16 * 1024 * 1024
@@ -214,15 +214,11 @@ class Decoder:
         body: i64 = pos + HEADER + topic_length
         if length > self._max_body:
             reason = f"the body has {length} octets, more than the {self._max_body} allowed"
-            return self._discarded(chunk, pos, body, HEADER + topic_length + length, "FMQP-29", reason)
-        raw = chunk[pos + HEADER : body]
-        wrong = problem(raw)
-        if wrong is not None:
-            rule, reason = wrong
+            return self._discarded(chunk, pos, body, HEADER + topic_length + length, "FMQP-52", reason)
+        topic = read(chunk[pos + HEADER : body])
+        if topic is None:
+            rule, reason = problem(chunk[pos + HEADER : body])
             return self._discarded(chunk, pos, body + length, HEADER + topic_length + length, rule, reason)
-        topic = raw.decode()
-        if raw[0] == 47 or raw[-1] == 47:
-            topic = topic.strip("/")
         flags: i64 = i64(chunk[pos]) & FLAGS
         if flags & SUBSCRIPTION == 0:
             return Publication(topic, chunk[body : body + length], flags)
@@ -243,7 +239,7 @@ def encode(frame: Frame) -> bytes:
         return _packet(frame.flags | SUBSCRIPTION, frame.topic, b"")
     if isinstance(frame, Unsubscription):
         return _packet(frame.flags | SUBSCRIPTION | UNSUBSCRIBE, frame.topic, b"")
-    raise LocalProtocolError(f"{type(frame).__name__} is not an FMQP packet", rule="FMQP-01")
+    raise LocalProtocolError(f"{type(frame).__name__} is not an FMQP packet", rule="FMQP-36")
 
 
 def _packet(flags: int, topic: str, body: bytes) -> bytes:
@@ -253,13 +249,13 @@ def _packet(flags: int, topic: str, body: bytes) -> bytes:
         raise LocalProtocolError(f"topic {topic!r} can't be written as UTF-8", rule="FMQP-10") from error
     if name[:1] == b"/" or name[-1:] == b"/":
         name = name.strip(b"/")
-    wrong = problem(name)
-    if wrong is not None:
-        raise LocalProtocolError(wrong[1], rule=wrong[0])
+    if not name or "\0" in topic:
+        rule, reason = problem(name)
+        raise LocalProtocolError(reason, rule=rule)
     if len(name) > MAX_OCTETS:
         raise LocalProtocolError(f"the topic has {len(name)} octets, more than {MAX_OCTETS}", rule="FMQP-11")
     if len(body) > MAX_LENGTH:
-        raise LocalProtocolError(f"the body has {len(body)} octets, more than {MAX_LENGTH}", rule="FMQP-01")
+        raise LocalProtocolError(f"the body has {len(body)} octets, more than {MAX_LENGTH}", rule="FMQP-37")
     out = BytesWriter()
     out.append(flags & FLAGS)
     out.append(len(name))
@@ -271,16 +267,13 @@ def _packet(flags: int, topic: str, body: bytes) -> bytes:
 
 
 def encode_count(count: int) -> bytes:
-    """A number as FMQP puts it into bodies: eight octets, big-endian (FMQP-36)."""
-    if not 0 <= count < 1 << 63:
-        raise LocalProtocolError(f"{count} is not a count", rule="FMQP-36")
-    out = BytesWriter()
-    write_i64_be(out, count)
-    return out.getvalue()
+    """A number as FMQP puts it into bodies: eight octets, big-endian (FMQP-29)."""
+    try:
+        return count.to_bytes(8, "big")
+    except OverflowError as error:
+        raise LocalProtocolError(f"{count} is not an unsigned 64-bit number", rule="FMQP-29") from error
 
 
 def decode_count(body: bytes) -> int | None:
     """The number in a body, or None where the body is not one."""
-    if len(body) != 8:
-        return None
-    return read_i64_be(body, 0) & 0xFFFF_FFFF_FFFF_FFFF
+    return int.from_bytes(body, "big") if len(body) == 8 else None

@@ -14,25 +14,32 @@ WILDCARD = "*"
 SERVICE_LEVEL = "$"
 
 
-def problem(raw: bytes) -> tuple[str, str] | None:
-    """Why the octets of a topic are invalid, as (rule, reason), or None where they are fine."""
-    stripped = raw.strip(b"/")
-    if not stripped:
-        return ("FMQP-15", "the topic is empty" if not raw else "the topic consists of slashes only")
-    if b"\0" in stripped:
-        return ("FMQP-12", "the topic contains NUL")
+def read(raw: bytes) -> str | None:
+    """The stripped topic in these octets, or None where they are not a topic; ``problem`` then says why."""
     try:
-        stripped.decode()
-    except UnicodeDecodeError as error:
-        return ("FMQP-10", f"the topic is not UTF-8 at its octet {error.start}")
-    return None
+        topic = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    if topic.startswith("/") or topic.endswith("/"):
+        topic = topic.strip("/")
+    return None if not topic or "\0" in topic else topic
+
+
+def problem(raw: bytes) -> tuple[str, str]:
+    """What is wrong with octets that ``read`` refuses, as (rule, reason)."""
+    if not raw.strip(b"/"):
+        return ("FMQP-15", "the topic consists of slashes only" if raw else "the topic is empty")
+    if b"\0" in raw:
+        return ("FMQP-12", "the topic contains NUL")
+    return ("FMQP-10", "the topic is not UTF-8")
 
 
 def plain(raw: bytes) -> bool:
     """Whether a publication to this topic may be forwarded as it stands: valid, stripped, no wildcard, no service."""
-    if raw[:1] == b"/" or raw[-1:] == b"/" or problem(raw) is not None:
+    topic = read(raw)
+    if topic is None or len(topic.encode()) != len(raw) or is_service(topic):
         return False
-    return not (b"*" in raw and WILDCARD in raw.decode().split("/")) and not is_service(raw.decode())
+    return WILDCARD not in topic or WILDCARD not in topic.split("/")
 
 
 def is_service(topic: str) -> bool:

@@ -1,0 +1,46 @@
+"""The documentation says what the code does."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import polywire
+from polywire.protocols import PROTOCOLS
+from tests.conformance.rules import read_page
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LEAST_RULES = {"umq": 40, "micromsg": 40, "fmqp": 40, "mqtt": 60, "mqttrpc": 25, "sabc": 40}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_python_block_runs(page: Path) -> None:
+    for block in PYTHON.findall(page.read_text(encoding="utf-8")):
+        exec(compile(block, str(page), "exec"), {"__name__": "__main__"})  # noqa: S102 - our own documentation
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_each_protocol_has_a_page_with_its_rules_and_deviations(protocol: str) -> None:
+    page = DOCS / "protocols" / f"{protocol}.md"
+    text = page.read_text(encoding="utf-8")
+    assert text.index("## Rules") < text.index("## Deviations")
+    rules = read_page(page)
+    assert len(rules) >= LEAST_RULES[protocol]
+    numbers = [int(rule.number.rpartition("-")[2]) for rule in rules]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_each_page_names_every_public_name(protocol: str) -> None:
+    module = importlib.import_module(f"polywire.protocols.{protocol}")
+    words = set(re.findall(r"\w+", (DOCS / "protocols" / f"{protocol}.md").read_text(encoding="utf-8")))
+    assert set(module.__all__) - words == set()
+
+
+def test_the_package_exports_what_the_architecture_page_lists() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `polywire\.(\w+)", text, re.MULTILINE))
+    assert listed == set(polywire.__all__)

@@ -1,0 +1,43 @@
+"""Which modules run compiled, and how to run them interpreted."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import polywire
+from polywire.compilation import HOT_MODULES, pure_wanted
+from polywire.protocols.fmqp import Publication
+
+SCRIPT = "import polywire; print(sorted(set(polywire.compiled().values())))"
+
+
+def test_every_hot_module_is_told_of() -> None:
+    assert list(polywire.compiled()) == list(HOT_MODULES)
+
+
+def test_hot_modules_run_all_compiled_or_all_interpreted() -> None:
+    assert len(set(polywire.compiled().values())) == 1
+
+
+def test_the_environment_can_ask_for_interpreted_modules() -> None:
+    environment = {**os.environ, "POLYWIRE_PURE": "1"}
+    done = subprocess.run(  # noqa: S603 - our own interpreter, our own words
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[False]"
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("1", True), ("yes", True), ("0", False), ("", False)])
+def test_pure_is_wanted_unless_zero_or_empty(value: str, *, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYWIRE_PURE", value)
+    assert pure_wanted() is wanted
+
+
+def test_compiled_frames_refuse_to_change() -> None:
+    frame = Publication("a", b"x")
+    if all(polywire.compiled().values()):
+        with pytest.raises(AttributeError):
+            frame.topic = "b"  # type: ignore[misc]
+    assert frame == Publication("a", b"x")
