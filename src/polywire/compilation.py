@@ -16,6 +16,8 @@ HOT_MODULES = (
     "polywire.protocols.assembler",
     "polywire.protocols.fmqp.topics",
     "polywire.protocols.fmqp.frames",
+    "polywire.hub.channels",
+    "polywire.hub.trie",
 )
 
 
