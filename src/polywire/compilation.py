@@ -18,6 +18,9 @@ HOT_MODULES = (
     "polywire.protocols.fmqp.frames",
     "polywire.hub.channels",
     "polywire.hub.trie",
+    "polywire.hub.message",
+    "polywire.hub.outbox",
+    "polywire.hub.routes",
 )
 
 

@@ -1,0 +1,80 @@
+"""A message on its way through the hub.
+
+It is made once, whatever protocol it came in by, and encoded at most once per form it leaves in: whoever encodes it
+first leaves the result in ``encoded`` for the others.
+"""
+
+from typing import Final, final
+
+from mypy_extensions import mypyc_attr
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Date:
+    """A header's point in time: seconds since 1970, UTC."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds: Final = seconds
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Date) and self.seconds == other.seconds
+
+    def __hash__(self) -> int:
+        return hash(self.seconds)
+
+    def __repr__(self) -> str:
+        return f"Date({self.seconds!r})"
+
+
+HeaderValue = str | int | float | Date
+Headers = tuple[tuple[str, HeaderValue], ...]
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Message:
+    """What is published, queued or sent with a call. ``time`` is in nanoseconds since 1970; ``origin`` a connection.
+
+    ``encoded`` belongs to those who encode the message: one slot for each form it may leave in.
+    """
+
+    def __init__(
+        self,
+        channel: str,
+        body: bytes,
+        content_type: str = "",
+        headers: Headers = (),
+        attachments: tuple[bytes, ...] = (),
+        retain: bool = False,
+        time: int = 0,
+        origin: int = 0,
+    ) -> None:
+        self.channel: Final = channel
+        self.body: Final = body
+        self.content_type: Final = content_type
+        self.headers: Final = headers
+        self.attachments: Final = attachments
+        self.retain: Final = retain
+        self.time: Final = time
+        self.origin: Final = origin
+        self.encoded: Final[dict[int, object]] = {}
+
+    def header(self, name: str) -> HeaderValue | None:
+        """The value of a header, or None."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+    def size(self) -> int:
+        """Roughly how many octets it takes: the body, the attachments, the headers' texts."""
+        total = len(self.channel) + len(self.body)
+        for attachment in self.attachments:
+            total += len(attachment)
+        for key, value in self.headers:
+            total += len(key) + (len(value) if isinstance(value, str) else 8)
+        return total
+
+    def __repr__(self) -> str:
+        return f"Message({self.channel!r}, {self.body[:40]!r}{'…' if len(self.body) > 40 else ''})"

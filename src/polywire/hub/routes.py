@@ -1,0 +1,220 @@
+"""Who gets what is published where: subscriptions, routes, and the tables that find them quickly.
+
+A ``Route`` is the set of those who get the messages of a channel. Routes are interned: channels with the same
+subscribers share one, so runs of publications to them can be forwarded as one. A ``RouteTable`` finds the route of a
+channel in a bounded cache; a change of subscriptions takes out only the channels it concerns. A ``RouteView`` is such
+a cache by the octets of topics, for the scanners of cut-through protocols, one for each set of publishers with the
+same rights; it catches up with the table's changes when it is next used.
+"""
+
+from collections.abc import Callable
+from typing import Final, final
+
+from mypy_extensions import i64, mypyc_attr
+
+from polywire.hub.channels import is_literal
+from polywire.hub.message import Message
+from polywire.hub.outbox import Outbox
+from polywire.hub.trie import Trie
+
+CACHED_CHANNELS: Final = 65536
+CHANGES_KEPT: Final = 4096
+COPY_BELOW: Final = 8192
+"""Slices shorter than this are copied; a longer one is forwarded as a view, which keeps its whole chunk alive."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Subscription:
+    """One connection's wish for the channels of a pattern. A session derives its own and says how to deliver.
+
+    A message goes to each ``group`` once, by a subscription with the highest ``rank`` there; subscriptions of one
+    group and rank are interchangeable. ``protocol`` numbers the protocol whose publications may be written to
+    ``outbox`` as they are, -1 for none. ``dollar``: whether a wildcard in front matches names that begin with ``$``.
+    ``counted``: whether it is demand that publishers hear of.
+    """
+
+    def __init__(
+        self,
+        pattern: str,
+        outbox: Outbox,
+        group: int,
+        *,
+        protocol: int = -1,
+        rank: int = 0,
+        dollar: bool = False,
+        counted: bool = True,
+    ) -> None:
+        self.pattern: Final = pattern
+        self.outbox: Final = outbox
+        self.group: Final = group
+        self.protocol: Final = protocol
+        self.rank: Final = rank
+        self.dollar: Final = dollar
+        self.counted: Final = counted
+
+    def deliver(self, message: Message) -> None:
+        """Encode the message for this subscriber and put it into its outbox."""
+        raise NotImplementedError
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Route:
+    """The subscribers of some channels, sorted by how they are reached."""
+
+    def __init__(self, subscriptions: list[Subscription], key: tuple[tuple[int, int], ...]) -> None:
+        self.subscriptions: Final = subscriptions
+        self.key: Final = key
+        self.users: i64 = 0
+        self._raw: Final[dict[int, list[Outbox]]] = {}
+        self._cooked: Final[dict[int, list[Subscription]]] = {}
+
+    def raw(self, protocol: int) -> list[Outbox]:
+        """The outboxes that take publications of this protocol as they are."""
+        found = self._raw.get(protocol)
+        if found is None:
+            found = [each.outbox for each in self.subscriptions if each.protocol == protocol]
+            self._raw[protocol] = found
+        return found
+
+    def cooked(self, protocol: int) -> list[Subscription]:
+        """The subscriptions that need publications of this protocol as messages."""
+        found = self._cooked.get(protocol)
+        if found is None:
+            found = [each for each in self.subscriptions if each.protocol != protocol]
+            self._cooked[protocol] = found
+        return found
+
+    def __len__(self) -> int:
+        return len(self.subscriptions)
+
+
+@final
+class RouteTable:
+    """All subscriptions, and the routes of the channels published to lately. ``version`` counts changes."""
+
+    def __init__(self, *, cached: int = CACHED_CHANNELS) -> None:
+        self._cached: Final = cached
+        self._subscriptions: Final[Trie[Subscription]] = Trie()
+        self._routes: Final[dict[str, Route]] = {}
+        self._names: Final[Trie[str]] = Trie()
+        self._interned: Final[dict[tuple[tuple[int, int], ...], Route]] = {}
+        self._changes: list[str] = []
+        self._first_change: i64 = 0
+        self.version: i64 = 0
+
+    def __len__(self) -> int:
+        return len(self._subscriptions)
+
+    def add(self, subscription: Subscription) -> bool:
+        """Take a subscription in, and say whether it is new."""
+        if not self._subscriptions.add(subscription.pattern, subscription):
+            return False
+        self._changed(subscription.pattern)
+        return True
+
+    def discard(self, subscription: Subscription) -> bool:
+        """Take a subscription out, and say whether it was there."""
+        if not self._subscriptions.discard(subscription.pattern, subscription):
+            return False
+        self._changed(subscription.pattern)
+        return True
+
+    def route(self, channel: str) -> Route:
+        """The route of a literal channel."""
+        route = self._routes.get(channel)
+        if route is None:
+            route = self._intern(winners(self._subscriptions.find(channel), channel))
+            route.users += 1
+            if len(self._routes) >= self._cached:
+                self._forget(next(iter(self._routes)))
+            self._routes[channel] = route
+            self._names.add(channel, channel)
+        return route
+
+    def meeting(self, pattern: str) -> list[Subscription]:
+        """Those who get a message published to a pattern, which is not cached."""
+        return winners(self._subscriptions.find(pattern), pattern)
+
+    def view(self, resolve: "Callable[[bytes], Route | None]") -> "RouteView":
+        """A view for scanners; ``resolve`` decides which topics it holds."""
+        return RouteView(self, resolve)
+
+    def changes_since(self, version: i64) -> list[str] | None:
+        """The channels whose routes changed since ``version``, or None where that is too long ago to tell."""
+        if version < self._first_change:
+            return None
+        return self._changes[version - self._first_change :]
+
+    def _changed(self, pattern: str) -> None:
+        names = [pattern] if is_literal(pattern) else self._names.find(pattern)
+        for name in names:
+            if name in self._routes:
+                self._forget(name)
+
+    def _forget(self, channel: str) -> None:
+        route = self._routes.pop(channel)
+        self._names.discard(channel, channel)
+        route.users -= 1
+        if route.users == 0:
+            del self._interned[route.key]
+        self.version += 1
+        self._changes.append(channel)
+        if len(self._changes) >= 2 * CHANGES_KEPT:
+            self._changes = self._changes[CHANGES_KEPT:]
+            self._first_change += CHANGES_KEPT
+
+    def _intern(self, subscriptions: list[Subscription]) -> Route:
+        key = tuple(sorted([(each.group, each.rank) for each in subscriptions]))
+        route = self._interned.get(key)
+        if route is None:
+            route = Route(subscriptions, key)
+            self._interned[key] = route
+        return route
+
+
+def winners(subscriptions: list[Subscription], channel: str) -> list[Subscription]:
+    """Of each group the one with the highest rank, without those whose wildcard does not match a leading ``$``."""
+    if channel.startswith("$"):
+        subscriptions = [each for each in subscriptions if each.dollar or not each.pattern.startswith("\0")]
+    if len(subscriptions) < 2:
+        return subscriptions
+    best: dict[int, Subscription] = {}
+    for each in subscriptions:
+        other = best.get(each.group)
+        if other is None or each.rank > other.rank:
+            best[each.group] = each
+    return list(best.values())
+
+
+@final
+class RouteView:
+    """Routes by the octets of topics, for the scanner of one protocol and publishers with the same rights."""
+
+    def __init__(self, table: RouteTable, resolve: Callable[[bytes], Route | None]) -> None:
+        self._table: Final = table
+        self._resolve: Final = resolve
+        self._version: i64 = table.version
+        self.cache: dict[bytes, object] = {}
+
+    def current(self) -> dict[bytes, object]:
+        """The cache, after catching up with the table."""
+        if self._version != self._table.version:
+            changes = self._table.changes_since(self._version)
+            self._version = self._table.version
+            if changes is None or len(changes) > len(self.cache):
+                self.cache.clear()
+            else:
+                for name in changes:
+                    self.cache.pop(name.encode(), None)
+        return self.cache
+
+    def resolve(self, topic: bytes) -> object | None:
+        """The route of a topic that is not in the cache; None where its frames must be looked at one by one."""
+        route = self._resolve(topic)
+        if route is not None:
+            if len(self.cache) >= CACHED_CHANNELS:
+                self.cache.clear()
+            self.cache[topic] = route
+            # Finding it may have pushed another channel out of the table, which concerns no route that is cached here.
+        return route

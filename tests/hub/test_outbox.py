@@ -1,0 +1,124 @@
+"""Outboxes: one write per turn, a cap, and three policies for a slow reader."""
+
+from polywire.hub.outbox import BLOCK, CHANNELS_COUNTED, DISCONNECT
+from tests.hub.links import FakeLink, Loop
+
+
+def stalled(loop: Loop, *, policy: int = 0) -> FakeLink:
+    """A link whose transport takes nothing, with a full outbox behind it."""
+    link = FakeLink(loop, cap=10, policy=policy)
+    link.stall_next = True
+    link.outbox.offer(b"first")
+    loop.turn()
+    assert link.outbox.offer(b"0123456789")
+    return link
+
+
+def test_everything_of_one_turn_is_written_at_once() -> None:
+    loop = Loop()
+    link = FakeLink(loop)
+    link.outbox.offer(b"a")
+    link.outbox.put(b"b")
+    link.outbox.offer(memoryview(b"c"), 1)
+    assert link.writes == []
+    loop.turn()
+    assert link.writes == [b"abc"]
+    assert (link.outbox.size(), link.outbox.written) == (0, 3)
+
+
+def test_two_outboxes_share_one_turn() -> None:
+    loop = Loop()
+    one, other = FakeLink(loop), FakeLink(loop)
+    one.outbox.offer(b"x")
+    other.outbox.offer(b"y")
+    assert len(loop.soon) == 1
+    loop.turn()
+    assert (one.writes, other.writes) == ([b"x"], [b"y"])
+
+
+def test_a_rich_turn_over_the_cap_loses_nothing_while_the_transport_takes_it() -> None:
+    loop = Loop()
+    link = FakeLink(loop, cap=10)
+    assert all(link.outbox.offer(b"12345") for _ in range(20))
+    loop.turn()
+    assert b"".join(link.writes) == b"12345" * 20
+
+
+def test_a_message_larger_than_the_cap_passes_when_nothing_waits() -> None:
+    loop = Loop()
+    link = FakeLink(loop, cap=10)
+    assert link.outbox.offer(b"x" * 50)
+
+
+def test_drop_keeps_newer_messages_out() -> None:
+    loop = Loop()
+    link = stalled(loop)
+    assert not link.outbox.offer(b"lost")
+    link.stall_next = False
+    link.outbox.drain()
+    assert link.writes == [b"first", b"0123456789"]
+
+
+def test_disconnect_ends_the_connection_once() -> None:
+    loop = Loop()
+    link = stalled(loop, policy=DISCONNECT)
+    assert not link.outbox.offer(b"lost")
+    assert not link.outbox.offer(b"lost")
+    assert link.overflows == 1
+
+
+def test_block_pauses_the_publisher_until_there_is_room() -> None:
+    loop = Loop()
+    publisher = FakeLink(loop)
+    link = stalled(loop, policy=BLOCK)
+    loop.flusher.source = publisher
+    assert link.outbox.offer(b"kept")
+    assert link.outbox.offer(b"kept")
+    assert publisher.paused == 1
+    link.stall_next = False
+    link.outbox.drain()
+    assert publisher.paused == 0
+    assert link.writes[-1] == b"0123456789keptkept"
+
+
+def test_block_has_a_last_limit() -> None:
+    loop = Loop()
+    link = stalled(loop, policy=BLOCK)
+    assert link.outbox.offer(b"x" * 10)
+    assert not link.outbox.offer(b"y")
+
+
+def test_replies_over_the_cap_pause_the_peer_that_does_not_take_them() -> None:
+    loop = Loop()
+    link = stalled(loop)
+    link.outbox.put(b"reply")
+    assert link.paused == 1
+    link.outbox.put(b"reply")
+    assert link.paused == 1
+    link.stall_next = False
+    link.outbox.drain()
+    assert link.paused == 0
+    assert link.writes[-1] == b"0123456789replyreply"
+
+
+def test_closing_frees_whoever_waits_and_takes_nothing_more() -> None:
+    loop = Loop()
+    publisher = FakeLink(loop)
+    link = stalled(loop, policy=BLOCK)
+    loop.flusher.source = publisher
+    link.outbox.offer(b"kept")
+    link.outbox.close()
+    assert publisher.paused == 0
+    assert not link.outbox.offer(b"late")
+    link.outbox.put(b"late")
+    loop.turn()
+    assert link.writes == [b"first"]
+
+
+def test_drops_are_counted_by_channel_up_to_a_bound() -> None:
+    link = FakeLink(Loop())
+    for number in range(CHANNELS_COUNTED + 5):
+        link.outbox.count_dropped(f"c{number}", 2)
+    assert link.outbox.dropped == 2 * (CHANNELS_COUNTED + 5)
+    assert link.outbox.dropped_by_channel["c0"] == 2
+    assert link.outbox.dropped_by_channel[""] == 10

@@ -1,0 +1,144 @@
+"""Routes: interned, cached, and touched only where a subscription changes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polywire.hub.channels import from_stars, matches
+from polywire.hub.routes import CHANGES_KEPT, Route, RouteTable, RouteView
+from tests.hub.links import FakeLink, Loop, Recorder
+from tests.hub.test_channels import names, patterns
+
+LINK = FakeLink(Loop())
+
+
+def recorder(pattern: str, group: int, *, rank: int = 0, protocol: int = -1) -> Recorder:
+    return Recorder(from_stars(pattern), LINK, group, rank=rank, protocol=protocol)
+
+
+def table_of(*subscriptions: Recorder) -> RouteTable:
+    table = RouteTable()
+    for subscription in subscriptions:
+        assert table.add(subscription)
+    return table
+
+
+def view_of(table: RouteTable) -> RouteView:
+    return table.view(lambda topic: table.route(topic.decode()))
+
+
+def test_channels_with_the_same_subscribers_share_a_route() -> None:
+    table = table_of(recorder("a/*", 1), recorder("b/*", 1), recorder("a/x", 2))
+    assert table.route("a/y") is table.route("b/z")
+    assert table.route("a/x") is not table.route("a/y")
+    assert table.route("nobody") is table.route("else")
+
+
+def test_a_group_gets_a_message_once_by_its_highest_rank() -> None:
+    low, high = recorder("a/*", 1, rank=0), recorder("a/b", 1, rank=2)
+    assert table_of(low, high).route("a/b").subscriptions == [high]
+    assert table_of(high, low).route("a/b").subscriptions == [high]
+    assert table_of(high, low).route("a/c").subscriptions == [low]
+
+
+def test_a_route_tells_who_takes_a_protocols_octets_as_they_are() -> None:
+    own, other = recorder("a", 1, protocol=3), recorder("a", 2, protocol=4)
+    route = table_of(own, other).route("a")
+    assert route.raw(3) == [own.outbox]
+    assert route.cooked(3) == [other]
+    assert route.cooked(7) == [own, other]
+
+
+def test_a_leading_dollar_is_not_matched_by_a_wildcard_in_front() -> None:
+    literal, wild = recorder("$/x", 1), recorder("**", 2)
+    table = table_of(literal, wild)
+    assert table.route("$/x").subscriptions == [literal]
+    wild_too = Recorder(from_stars("*/x"), LINK, 3)
+    assert table.meeting("$/x") == [literal]
+    table.discard(wild)
+    assert not table.discard(wild_too)
+
+
+def test_a_change_touches_only_the_channels_it_concerns() -> None:
+    table = table_of(recorder("a/*", 1))
+    routes = {name: table.route(name) for name in ("a/x", "a/y", "b")}
+    version = table.version
+    table.add(recorder("a/x", 2))
+    assert table.changes_since(version) == ["a/x"]
+    assert table.route("a/y") is routes["a/y"]
+    assert len(table.route("a/x")) == 2
+
+
+def test_a_view_drops_what_changed_and_keeps_the_rest() -> None:
+    table = table_of(recorder("a", 1))
+    view = view_of(table)
+    for topic in (b"a", b"b", b"c", b"d"):
+        view.resolve(topic)
+    table.add(recorder("b", 2))
+    assert sorted(view.current()) == [b"a", b"c", b"d"]
+
+
+def test_a_view_that_slept_too_long_starts_anew() -> None:
+    table = RouteTable()
+    view = view_of(table)
+    view.resolve(b"a")
+    subscription = recorder("b", 1)
+    for _ in range(2 * CHANGES_KEPT):
+        table.route("b")
+        table.add(subscription)
+        table.route("b")
+        table.discard(subscription)
+    assert view.current() == {}
+
+
+def test_the_cache_is_bounded_and_forgets_the_oldest() -> None:
+    table = RouteTable(cached=2)
+    table.add(recorder("a", 1))
+    view = view_of(table)
+    view.resolve(b"a")
+    table.route("b")
+    table.route("c")
+    assert b"a" not in view.current()
+    table.add(recorder("a", 2))
+    assert len(table.route("a")) == 2
+
+
+def test_a_route_nobody_uses_is_forgotten() -> None:
+    subscription = recorder("a", 1)
+    table = table_of(subscription)
+    table.route("a")
+    table.discard(subscription)
+    table.route("a")
+    assert len(table._interned) == 1
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), patterns, st.integers(1, 4), st.integers(0, 2)),
+        st.tuples(st.just("discard"), st.integers(0, 30), st.none(), st.none()),
+        st.tuples(st.just("look"), names, st.none(), st.none()),
+    ),
+    max_size=30,
+)
+
+
+@given(actions)
+def test_table_and_view_agree_with_the_definition_whatever_happens(steps: list[tuple[str, object, int, int]]) -> None:
+    table = RouteTable(cached=3)
+    view = view_of(table)
+    live: list[Recorder] = []
+    for what, argument, group, rank in steps:
+        if what == "add":
+            live.append(Recorder(str(argument), LINK, group, rank=rank))
+            table.add(live[-1])
+        elif what == "discard" and live:
+            table.discard(live.pop(int(str(argument)) % len(live)))
+        elif what == "look":
+            name = str(argument)
+            wanted: dict[int, int] = {}
+            for each in live:
+                if matches(each.pattern, name):
+                    wanted[each.group] = max(each.rank, wanted.get(each.group, 0))
+            found = view.current().get(name.encode()) or view.resolve(name.encode())
+            assert isinstance(found, Route)
+            assert sorted(found.key) == sorted(wanted.items())
+            assert table.route(name).key == found.key
