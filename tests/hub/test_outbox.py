@@ -19,7 +19,7 @@ def test_everything_of_one_turn_is_written_at_once() -> None:
     link = FakeLink(loop)
     link.outbox.offer(b"a")
     link.outbox.put(b"b")
-    link.outbox.offer(memoryview(b"c"), 1)
+    link.outbox.offer(memoryview(b"c"))
     assert link.writes == []
     loop.turn()
     assert link.writes == [b"abc"]

@@ -38,7 +38,7 @@ class Link(Protocol):
 
 @final
 class Flusher:
-    """The outboxes that have something to write in this turn of the loop. ``source`` is whose input is being handled."""
+    """The outboxes that have something to write in this turn. ``source`` is whose input is being handled."""
 
     def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
         self._soon: Final = soon
@@ -87,8 +87,8 @@ class Outbox:
         """Whether the cap is reached."""
         return self._size >= self._cap
 
-    def offer(self, data: bytes | memoryview, count: i64 = 1) -> bool:
-        """Add ``count`` whole messages of topics. False where the policy for a slow reader kept them out."""
+    def offer(self, data: bytes | memoryview) -> bool:
+        """Add whole messages of topics. False where the policy for a slow reader kept them out."""
         length: i64 = len(data)
         if self._size + length > self._cap and self._size > 0 and not self._admit():
             return False
