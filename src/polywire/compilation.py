@@ -21,6 +21,15 @@ HOT_MODULES = (
     "polywire.hub.message",
     "polywire.hub.outbox",
     "polywire.hub.routes",
+    "polywire.hub.retained",
+    "polywire.hub.demand",
+    "polywire.hub.queues",
+    "polywire.hub.services",
+    "polywire.hub.counters",
+    "polywire.hub.grants",
+    "polywire.hub.client",
+    "polywire.hub.hub",
+    "polywire.protocols.fmqp.session",
 )
 
 

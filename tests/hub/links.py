@@ -1,8 +1,40 @@
 """Stand-ins for the transport and the sessions around the hub."""
 
+from collections.abc import Callable
+
 from polywire.hub.message import Message
 from polywire.hub.outbox import DROP, Flusher, Outbox
 from polywire.hub.routes import Subscription
+
+
+class Clock:
+    """Time that passes when told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.alarms: list[Alarm] = []
+
+    def later(self, seconds: float, call: Callable[[], None]) -> "Alarm":
+        self.alarms.append(Alarm(self.now + seconds, call))
+        return self.alarms[-1]
+
+    def nanoseconds(self) -> int:
+        return int(self.now * 1e9)
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        for alarm in self.alarms:
+            if alarm.at <= self.now and not alarm.cancelled:
+                alarm.cancelled = True
+                alarm.call()
+
+
+class Alarm:
+    def __init__(self, at: float, call: Callable[[], None]) -> None:
+        self.at, self.call, self.cancelled = at, call, False
+
+    def cancel(self) -> None:
+        self.cancelled = True
 
 
 class Loop:
@@ -10,7 +42,8 @@ class Loop:
 
     def __init__(self) -> None:
         self.soon: list[object] = []
-        self.flusher = Flusher(self.soon.append)
+        self.clock = Clock()
+        self.flusher = Flusher(self.soon.append, self.clock.later)
 
     def turn(self) -> None:
         soon, self.soon[:] = self.soon[:], []

@@ -1,6 +1,6 @@
 """Outboxes: one write per turn, a cap, and three policies for a slow reader."""
 
-from polywire.hub.outbox import BLOCK, CHANNELS_COUNTED, DISCONNECT
+from polywire.hub.outbox import BLOCK, CHANNELS_COUNTED, DISCONNECT, PATIENCE
 from tests.hub.links import FakeLink, Loop
 
 
@@ -11,6 +11,14 @@ def stalled(loop: Loop, *, policy: int = 0) -> FakeLink:
     link.outbox.offer(b"first")
     loop.turn()
     assert link.outbox.offer(b"0123456789")
+    return link
+
+
+def slow(loop: Loop, *, policy: int = 0) -> FakeLink:
+    """A link whose reader has taken nothing for so long that its policy holds."""
+    link = stalled(loop, policy=policy)
+    assert link.outbox.offer(b"+")
+    loop.clock.advance(PATIENCE)
     return link
 
 
@@ -52,16 +60,40 @@ def test_a_message_larger_than_the_cap_passes_when_nothing_waits() -> None:
 
 def test_drop_keeps_newer_messages_out() -> None:
     loop = Loop()
-    link = stalled(loop)
+    link = slow(loop)
     assert not link.outbox.offer(b"lost")
     link.stall_next = False
     link.outbox.drain()
-    assert link.writes == [b"first", b"0123456789"]
+    assert link.writes == [b"first", b"0123456789+"]
+    assert link.outbox.offer(b"again")
+
+
+def test_a_burst_waits_for_its_reader_and_loses_nothing() -> None:
+    loop = Loop()
+    publisher = FakeLink(loop)
+    link = stalled(loop)
+    loop.flusher.source = publisher
+    assert link.outbox.offer(b"+")
+    assert publisher.paused == 1
+    link.stall_next = False
+    link.outbox.drain()
+    assert publisher.paused == 0
+    assert all(alarm.cancelled for alarm in loop.clock.alarms)
+
+
+def test_nobody_waits_for_a_reader_that_has_taken_nothing_for_long() -> None:
+    loop = Loop()
+    publisher = FakeLink(loop)
+    loop.flusher.source = publisher
+    link = slow(loop)
+    assert publisher.paused == 0
+    assert not link.outbox.offer(b"lost")
+    assert publisher.paused == 0
 
 
 def test_disconnect_ends_the_connection_once() -> None:
     loop = Loop()
-    link = stalled(loop, policy=DISCONNECT)
+    link = slow(loop, policy=DISCONNECT)
     assert not link.outbox.offer(b"lost")
     assert not link.outbox.offer(b"lost")
     assert link.overflows == 1

@@ -3,6 +3,10 @@
 Everything a turn of the event loop produces for a connection is collected and written at once: the ``Flusher`` keeps
 the outboxes that have something and flushes each of them once per turn. While the transport can't take more, octets
 wait here, up to the cap.
+
+A reader that is merely slower than a burst is not a slow reader: with the policies ``drop`` and ``disconnect``, whoever
+publishes into a full outbox waits for it first, but no longer than ``PATIENCE``. A reader that took nothing in that
+time is slow, and from then on its policy holds, and nobody waits for it, until it has caught up.
 """
 
 from collections.abc import Callable
@@ -16,8 +20,22 @@ BLOCK: Final = 2
 POLICIES: Final = ("drop", "disconnect", "block")
 
 DEFAULT_CAP: Final = 4 * 1024 * 1024
+PATIENCE: Final = 0.1
+"""Seconds a publisher waits for a full outbox before its reader counts as slow."""
+
 CHANNELS_COUNTED: Final = 1000
 """How many channels a connection's drops are counted for by name; those of further ones are counted together."""
+
+
+class Timer(Protocol):
+    """Something that will happen unless it is cancelled."""
+
+    def cancel(self) -> None:
+        """Let it not happen."""
+
+
+Later = Callable[[float, Callable[[], None]], Timer]
+"""Runs a function after so many seconds."""
 
 
 class Link(Protocol):
@@ -40,8 +58,9 @@ class Link(Protocol):
 class Flusher:
     """The outboxes that have something to write in this turn. ``source`` is whose input is being handled."""
 
-    def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, soon: Callable[[Callable[[], None]], object], later: Later) -> None:
         self._soon: Final = soon
+        self.later: Final = later
         self._dirty: list[Outbox] = []
         self.source: Link | None = None
 
@@ -73,8 +92,11 @@ class Outbox:
         self._marked = False
         self._stalled = False  # the transport takes nothing at the moment
         self._closed = False
+        self._slow = False  # the reader took nothing for too long
+        self._patience: Timer | None = None
         self._own_pause = False  # its own peer is not read because of replies it does not take
         self._waiting: list[Link] = []  # publishers that are not read because of this outbox
+        self.on_room: Callable[[], None] | None = None  # told when everything has been written after a stall
         self.written: i64 = 0
         self.dropped: i64 = 0
         self.dropped_by_channel: dict[str, int] = {}
@@ -138,6 +160,8 @@ class Outbox:
     def drain(self) -> None:
         """The transport's buffer has room again."""
         self._stalled = False
+        self._slow = False
+        self._be_patient_no_more()
         self.flush()
 
     def close(self) -> None:
@@ -145,6 +169,7 @@ class Outbox:
         self._closed = True
         self._chunks = []
         self._size = 0
+        self._be_patient_no_more()
         self._relieve()
 
     def _append(self, data: bytes | memoryview, length: i64) -> None:
@@ -161,24 +186,45 @@ class Outbox:
             self.flush()
             if not self._stalled:
                 return True
-        if self._policy == BLOCK and self._size < 2 * self._cap:
-            source = self._flusher.source
-            if source is not None and source not in self._waiting:
-                self._waiting.append(source)
-                source.pause_reading()
+        if not self._slow and self._size < 2 * self._cap:
+            self._let_source_wait()
             return True
         if self._policy == DISCONNECT and not self._closed:
             self._closed = True
             self._link.overflow()
         return False
 
+    def _let_source_wait(self) -> None:
+        """Whoever publishes into this full outbox is not read until there is room, or patience ends."""
+        source = self._flusher.source
+        if source is not None and source not in self._waiting:
+            self._waiting.append(source)
+            source.pause_reading()
+        if self._policy != BLOCK and self._patience is None:
+            self._patience = self._flusher.later(PATIENCE, self._declare_slow)
+
+    def _declare_slow(self) -> None:
+        self._patience = None
+        self._slow = True
+        self._wake()
+
+    def _be_patient_no_more(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
     def _relieve(self) -> None:
         """Go on reading those who were paused because of this outbox."""
         if self._own_pause:
             self._own_pause = False
             self._link.resume_reading()
+        self._wake()
+        if self.on_room is not None and not self._closed:
+            self.on_room()
+
+    def _wake(self) -> None:
+        """Go on reading the publishers that waited."""
         waiting = self._waiting
-        if waiting:
-            self._waiting = []
-            for link in waiting:
-                link.resume_reading()
+        self._waiting = []
+        for link in waiting:
+            link.resume_reading()

@@ -133,8 +133,9 @@ class RouteTable:
         return route
 
     def meeting(self, pattern: str) -> list[Subscription]:
-        """Those who get a message published to a pattern, which is not cached."""
-        return winners(self._subscriptions.find(pattern), pattern)
+        """Those who get a message published to a pattern. It reaches no service channel, and is not cached."""
+        found = self._subscriptions.find(pattern)
+        return winners([each for each in found if not each.pattern.startswith("$/")], pattern)
 
     def view(self, resolve: "Callable[[bytes], Route | None]") -> "RouteView":
         """A view for scanners; ``resolve`` decides which topics it holds."""

@@ -256,6 +256,21 @@ def _packet(flags: int, topic: str, body: bytes) -> bytes:
         raise LocalProtocolError(f"the topic has {len(name)} octets, more than {MAX_OCTETS}", rule="FMQP-11")
     if len(body) > MAX_LENGTH:
         raise LocalProtocolError(f"the body has {len(body)} octets, more than {MAX_LENGTH}", rule="FMQP-37")
+    return _octets(flags, name, body)
+
+
+def forwarded(topic: str, body: bytes, flags: int) -> bytes | None:
+    """The packet of a publication under exactly this name, outer slashes included, or None where FMQP can't carry it.
+
+    This is how a broker passes on what came in by a protocol in which ``/a`` and ``a`` differ.
+    """
+    name = topic.encode(errors="replace")
+    if not name or len(name) > MAX_OCTETS or len(body) > MAX_LENGTH:
+        return None
+    return _octets(flags, name, body)
+
+
+def _octets(flags: int, name: bytes, body: bytes) -> bytes:
     out = BytesWriter()
     out.append(flags & FLAGS)
     out.append(len(name))

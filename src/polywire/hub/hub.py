@@ -1,0 +1,235 @@
+"""The hub: what sessions ask for, and the core that does it.
+
+Sessions publish, subscribe, queue and call through here, so access is checked and numbers are counted in one place.
+The hub runs in one thread and never waits: time and the end of a turn come in as functions.
+"""
+
+from collections.abc import Callable
+from typing import Final, cast, final
+
+from polywire.hub.channels import REST, is_literal
+from polywire.hub.client import Client
+from polywire.hub.counters import Counters
+from polywire.hub.demand import Demand
+from polywire.hub.grants import Grants
+from polywire.hub.message import Message
+from polywire.hub.outbox import Flusher, Later, Outbox
+from polywire.hub.queues import MAX_MESSAGES, MAX_OCTETS, Consumer, Queue
+from polywire.hub.retained import Retained
+from polywire.hub.routes import COPY_BELOW, Route, RouteTable, RouteView, Subscription
+from polywire.hub.services import Services
+from polywire.protocols.frame import Run
+
+QUEUE_PREFIX: Final = "queue/"
+
+FORBIDDEN: Final = "forbidden"
+SERVICE_CHANNEL: Final = "service-channel"
+QUEUE_FULL: Final = "queue-full"
+RETAINED_FULL: Final = "retained-full"
+DRAINING: Final = "draining"
+
+NONE_REFUSED: Final[list[Outbox]] = []
+
+
+@final
+class Hub:
+    """One hub. ``soon`` runs a function when the turn of the loop ends, ``later`` after some seconds."""
+
+    def __init__(
+        self, soon: Callable[[Callable[[], None]], object], later: Later, clock: Callable[[], int], protocols: list[str]
+    ) -> None:
+        self.clock: Final = clock
+        self.later: Final = later
+        self.flusher: Final = Flusher(soon, later)
+        self.table: Final = RouteTable()
+        self.retained: Final = Retained()
+        self.demand: Final = Demand()
+        self.services: Final = Services(later, clock)
+        self.counters: Final = [Counters(name) for name in protocols]
+        self.clients: Final[dict[int, Client]] = {}
+        self.queues: Final[dict[str, Queue]] = {}
+        self.queue_messages = MAX_MESSAGES
+        self.queue_octets = MAX_OCTETS
+        self.draining = False
+        self.on_presence: list[Callable[[int], None]] = []
+        self.on_signal: Callable[[str], None] | None = None
+        self._views: Final[dict[tuple[int, str], RouteView]] = {}
+        self._last_number = 0
+
+    def client(self, protocol: int, outbox: Outbox, address: str = "", *, local: bool = True) -> Client:
+        """A new client, not yet part of the hub: it joins when its protocol's handshake is done."""
+        self._last_number += 1
+        return Client(self._last_number, protocol, outbox, self.counters[protocol], address, local=local)
+
+    def join(self, client: Client) -> None:
+        """The client's handshake is done: it counts from now on."""
+        client.joined = True
+        client.connected = self.clock()
+        self.clients[client.number] = client
+        client.counters.connections += 1
+        client.counters.connected += 1
+        self._presence()
+
+    def leave(self, client: Client) -> None:
+        """The client's connection has ended: its subscriptions go, its last wills are published."""
+        for subscription in list(client.subscriptions.values()):
+            self.table.discard(subscription)
+        client.subscriptions.clear()
+        for topic in list(client.demands):
+            self.demand.remove(topic)
+        client.demands.clear()
+        self.send_wills(client)
+        if client.joined:
+            client.joined = False
+            del self.clients[client.number]
+            client.counters.connected -= 1
+            self._presence()
+
+    def send_wills(self, client: Client) -> None:
+        """Publish what the client wanted published at its end."""
+        wills = list(client.wills.values())
+        client.wills.clear()
+        for will in wills:
+            self.publish(will, client)
+
+    def publish(self, message: Message, client: Client) -> str | None:
+        """Pass a client's message on: to the subscribers, the queue, the retained ones. Why not, where it can't be."""
+        channel = message.channel
+        refused: str | None = None
+        if not client.grants.may_publish(channel):
+            refused = FORBIDDEN
+        elif channel == "$" or channel.startswith("$/"):
+            refused = SERVICE_CHANNEL
+        elif channel.startswith(QUEUE_PREFIX) and is_literal(channel):
+            if self.queue(channel[len(QUEUE_PREFIX) :]).put(message) is None:
+                refused = QUEUE_FULL
+        else:
+            if message.retain and not self.retained.keep(message):
+                refused = RETAINED_FULL
+            self.route(message)
+        if refused is None:
+            client.counters.messages_in += 1
+        else:
+            client.counters.drop(refused)
+        return refused
+
+    def route(self, message: Message) -> None:
+        """Deliver a message to the subscribers of its channel, or of all channels its pattern meets."""
+        channel = message.channel
+        if is_literal(channel):
+            for subscription in self.table.route(channel).subscriptions:
+                subscription.deliver(message)
+        else:
+            for subscription in self.table.meeting(channel):
+                subscription.deliver(message)
+
+    def forward(self, run: Run, client: Client) -> list[Outbox]:
+        """Write a run of plain publications to all who take them as they are. Returns those who were too slow."""
+        route = cast("Route", run.route)
+        outboxes = route.raw(client.protocol)
+        client.counters.messages_in += run.count
+        if not outboxes:
+            return NONE_REFUSED
+        data: bytes | memoryview
+        if run.end - run.start < COPY_BELOW:
+            data = run.data[run.start : run.end]
+        else:
+            data = memoryview(run.data)[run.start : run.end]
+        refused = NONE_REFUSED
+        for outbox in outboxes:
+            if not outbox.offer(data):
+                if refused is NONE_REFUSED:
+                    refused = []
+                refused.append(outbox)
+        client.counters.messages_out += run.count * (len(outboxes) - len(refused))
+        return refused
+
+    def view(self, client: Client) -> RouteView:
+        """The routes for the scanner of this client's protocol, with this client's rights."""
+        key = (client.protocol, client.grants.key)
+        view = self._views.get(key)
+        if view is None:
+            view = self.table.view(_Resolver(self.table, client.grants).resolve)
+            self._views[key] = view
+        return view
+
+    def forget_views(self) -> None:
+        """The access rules have changed: what was allowed is looked up anew."""
+        self._views.clear()
+
+    def subscribe(self, client: Client, key: object, subscription: Subscription) -> list[Message]:
+        """Add a subscription under the session's own ``key``. Returns the retained messages it is to get first."""
+        old = client.subscriptions.get(key)
+        client.subscriptions[key] = subscription
+        self.table.add(subscription)
+        if subscription.counted:
+            pattern = subscription.pattern
+            times = client.demands.get(pattern, 0)
+            client.demands[pattern] = times + 1
+            if times == 0:
+                self.demand.add(pattern)
+        if old is not None:
+            # After the new one, so that demand does not seem to go away in between.
+            self._drop(client, old)
+        return self.retained.find(subscription.pattern, dollar=subscription.dollar)
+
+    def unsubscribe(self, client: Client, key: object) -> bool:
+        """Remove the subscription under ``key``. False where there is none."""
+        subscription = client.subscriptions.pop(key, None)
+        if subscription is None:
+            return False
+        self._drop(client, subscription)
+        return True
+
+    def queue(self, name: str) -> Queue:
+        """The queue of this name, which exists from its first use."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = Queue(name, max_messages=self.queue_messages, max_octets=self.queue_octets)
+            self.queues[name] = queue
+        return queue
+
+    def stop_consuming(self, queue: Queue, consumer: Consumer) -> None:
+        """A consumer goes away. A queue with nothing in it and nobody at it is forgotten."""
+        queue.detach(consumer)
+        if queue.idle():
+            self.queues.pop(queue.name, None)
+
+    def safe(self, done: Callable[[], None]) -> None:
+        """Call ``done`` once everything accepted so far is safe. Without a journal that is at once."""
+        done()
+
+    def _drop(self, client: Client, subscription: Subscription) -> None:
+        self.table.discard(subscription)
+        if subscription.counted:
+            pattern = subscription.pattern
+            times = client.demands.get(pattern, 0) - 1
+            if times > 0:
+                client.demands[pattern] = times
+            elif times == 0:
+                del client.demands[pattern]
+                self.demand.remove(pattern)
+
+    def _presence(self) -> None:
+        for told in self.on_presence:
+            told(len(self.clients))
+
+
+@final
+class _Resolver:
+    """Finds routes for scanners: of channels that are topics, and that the publishers concerned may publish to."""
+
+    def __init__(self, table: RouteTable, grants: Grants) -> None:
+        self._table: Final = table
+        self._grants: Final = grants
+
+    def resolve(self, topic: bytes) -> Route | None:
+        channel = topic.decode()
+        if channel.startswith(QUEUE_PREFIX) or is_service_topic(channel) or not self._grants.may_publish(channel):
+            return None
+        return self._table.route(channel)
+
+
+def is_service_topic(channel: str) -> bool:
+    """Whether a topic is where requests and responses of a service go: ``/<name>``, one level."""
+    return channel.startswith("/") and channel.count("/") == 1 and channel not in {"/", f"/{REST}"}

@@ -1,0 +1,167 @@
+"""Queues: each message to one consumer, in order, until that consumer has acknowledged it.
+
+A message that was handed out and not acknowledged when its consumer goes away returns to the front of the queue, in
+its old place. Consumers with room take turns. A queue is bounded in messages and octets; what waits for an
+acknowledgement counts.
+"""
+
+from collections import deque
+from typing import Final, final
+
+from mypy_extensions import i64, mypyc_attr
+
+from polywire.hub.message import Message
+
+MAX_MESSAGES: Final = 100_000
+MAX_OCTETS: Final = 256 * 1024 * 1024
+
+
+@final
+class Delivery:
+    """A message in a queue. ``number`` is its place; ``attempts`` how often it was handed out."""
+
+    def __init__(self, queue: "Queue", message: Message, number: int) -> None:
+        self.queue: Final = queue
+        self.message: Final = message
+        self.number: Final = number
+        self.attempts = 0
+        self.consumer: Consumer | None = None
+
+    def ack(self) -> bool:
+        """The consumer has it: the queue forgets it. False where it was not handed out, or is acknowledged already."""
+        return self.queue.ack(self)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Consumer:
+    """Somebody who takes messages from one queue. A session derives its own."""
+
+    def __init__(self) -> None:
+        self.pending: Final[dict[int, Delivery]] = {}
+
+    def room(self) -> bool:
+        """Whether one more message may be handed out now. When that changes, tell ``Queue.dispatch``."""
+        raise NotImplementedError
+
+    def take(self, delivery: Delivery) -> None:
+        """Send the message to the peer; acknowledge it when the peer has it."""
+        raise NotImplementedError
+
+
+@final
+class Queue:
+    """One queue. ``max_messages`` and ``max_octets`` bound it."""
+
+    def __init__(self, name: str, *, max_messages: int = MAX_MESSAGES, max_octets: int = MAX_OCTETS) -> None:
+        self.name: Final = name
+        self.max_messages = max_messages
+        self.max_octets = max_octets
+        self.octets = 0
+        self.refused: i64 = 0
+        self._next = 0
+        self._waiting: Final[deque[Delivery]] = deque()
+        self._handed_out: Final[dict[int, Delivery]] = {}
+        self._consumers: list[Consumer] = []
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._handed_out)
+
+    def waiting(self) -> int:
+        """How many messages no consumer has yet."""
+        return len(self._waiting)
+
+    def consumers(self) -> int:
+        """How many consumers there are."""
+        return len(self._consumers)
+
+    def idle(self) -> bool:
+        """Whether the queue holds nothing and nobody consumes it."""
+        return len(self) == 0 and not self._consumers
+
+    def put(self, message: Message) -> Delivery | None:
+        """Take a message in and hand out what can be. None where the queue is full."""
+        size = message.size()
+        if len(self) >= self.max_messages or self.octets + size > self.max_octets:
+            self.refused += 1
+            return None
+        delivery = Delivery(self, message, self._next)
+        self._next += 1
+        self.octets += size
+        self._waiting.append(delivery)
+        self.dispatch()
+        return delivery
+
+    def attach(self, consumer: Consumer) -> None:
+        """Let a consumer take part."""
+        self._consumers.append(consumer)
+        self.dispatch()
+
+    def detach(self, consumer: Consumer) -> None:
+        """A consumer goes away: what it had and did not acknowledge returns to its old place."""
+        if consumer in self._consumers:
+            self._consumers.remove(consumer)
+        returned = sorted(consumer.pending.values(), key=_number, reverse=True)
+        consumer.pending.clear()
+        for delivery in returned:
+            del self._handed_out[delivery.number]
+            delivery.consumer = None
+            self._waiting.appendleft(delivery)
+        if returned:
+            # Others may have returned theirs before: the front is put in order again.
+            front = sorted([self._waiting.popleft() for _ in range(self._unordered())], key=_number, reverse=True)
+            self._waiting.extendleft(front)
+            self.dispatch()
+
+    def ack(self, delivery: Delivery) -> bool:
+        """Forget a message that its consumer has. False where it is not handed out."""
+        if self._handed_out.pop(delivery.number, None) is None:
+            return False
+        consumer = delivery.consumer
+        if consumer is not None:
+            consumer.pending.pop(delivery.number, None)
+        self.octets -= delivery.message.size()
+        self.dispatch()
+        return True
+
+    def dispatch(self) -> None:
+        """Hand out as much as the consumers have room for."""
+        waiting = self._waiting
+        while waiting and self._consumers:
+            consumer = self._next_with_room()
+            if consumer is None:
+                return
+            delivery = waiting.popleft()
+            delivery.attempts += 1
+            delivery.consumer = consumer
+            consumer.pending[delivery.number] = delivery
+            self._handed_out[delivery.number] = delivery
+            consumer.take(delivery)
+
+    def contents(self) -> list[Message]:
+        """All messages in order, those handed out included."""
+        deliveries = [*self._handed_out.values(), *self._waiting]
+        deliveries.sort(key=_number)
+        return [delivery.message for delivery in deliveries]
+
+    def _unordered(self) -> int:
+        """How many messages at the front have been handed out before."""
+        count = 0
+        for delivery in self._waiting:
+            if delivery.attempts == 0:
+                break
+            count += 1
+        return count
+
+    def _next_with_room(self) -> Consumer | None:
+        consumers = self._consumers
+        for step in range(len(consumers)):
+            index = (self._turn + step) % len(consumers)
+            if consumers[index].room():
+                self._turn = (index + 1) % len(consumers)
+                return consumers[index]
+        return None
+
+
+def _number(delivery: Delivery) -> int:
+    return delivery.number

@@ -1,0 +1,260 @@
+"""Services: who offers them, and the calls under way.
+
+A call goes to one of the service's providers, who take turns. It ends once: by its last reply, by an error, by its
+deadline, by its caller going away (the provider is told) or by its provider going away (the caller is told). Both
+directions may be streams; a call that is not streamed has one request and one reply.
+"""
+
+from collections.abc import Callable
+from typing import Final, final
+
+from mypy_extensions import mypyc_attr
+
+from polywire.hub.message import Message
+from polywire.hub.outbox import Later, Timer
+
+DEFAULT_SECONDS: Final = 30.0
+
+
+@final
+@mypyc_attr(acyclic=True)
+class CallError:
+    """Why a call failed. ``code`` follows HTTP; ``tag`` is for programs, ``text`` for people.
+
+    ``retry_after`` is in milliseconds; 0 means that trying again is of no use.
+    """
+
+    def __init__(self, code: int, tag: str, text: str, retry_after: int = 0) -> None:
+        self.code: Final = code
+        self.tag: Final = tag
+        self.text: Final = text
+        self.retry_after: Final = retry_after
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CallError):
+            return False
+        mine = (self.code, self.tag, self.text, self.retry_after)
+        return mine == (other.code, other.tag, other.text, other.retry_after)
+
+    def __hash__(self) -> int:
+        return hash((self.code, self.tag, self.text, self.retry_after))
+
+    def __repr__(self) -> str:
+        return f"CallError({self.code}, {self.tag!r}, {self.text!r}, {self.retry_after})"
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Caller:
+    """Somebody who calls. A session derives its own."""
+
+    def reply(self, call: "Call", message: Message, *, last: bool) -> None:
+        """A reply has come; ``last`` where no other will follow."""
+        raise NotImplementedError
+
+    def fail(self, call: "Call", error: CallError) -> None:
+        """The call has failed."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Provider:
+    """Somebody who offers services. A session derives its own."""
+
+    def request(self, call: "Call", message: Message, *, last: bool) -> None:
+        """A request has come, the call's first or a further one; ``last`` where no other will follow."""
+        raise NotImplementedError
+
+    def cancel(self, call: "Call", error: CallError) -> None:
+        """The call ended without this provider's doing; replies to it are of no use any more."""
+        raise NotImplementedError
+
+
+@final
+class Call:
+    """One call, from its first request to its end. ``streamed``: the caller takes more than one reply."""
+
+    def __init__(self, caller: Caller, service: str, method: str, *, streamed: bool = False) -> None:
+        self.caller: Final = caller
+        self.service: Final = service
+        self.method: Final = method
+        self.streamed: Final = streamed
+        self.started = 0
+        self.provider: Provider | None = None
+        self.timer: Timer | None = None
+        self.ended = False
+
+
+@final
+class Services:
+    """The services on offer and the calls under way. ``later`` runs deadlines, ``clock`` tells nanoseconds.
+
+    ``elsewhere`` is asked when nobody here offers a service: it may name a provider that reaches one by other means.
+    """
+
+    def __init__(self, later: Later, clock: Callable[[], int]) -> None:
+        self._later: Final = later
+        self._clock: Final = clock
+        self._providers: Final[dict[str, list[Provider]]] = {}
+        self._turns: Final[dict[str, int]] = {}
+        self._open: Final[dict[Provider, set[Call]]] = {}
+        self._made: Final[dict[Caller, set[Call]]] = {}
+        self.elsewhere: Callable[[str], Provider | None] | None = None
+        self.on_end: Callable[[Call, int, int], None] | None = None
+        self.draining = False
+
+    def serve(self, service: str, provider: Provider) -> bool:
+        """Offer a service. False where this provider does already."""
+        providers = self._providers.setdefault(service, [])
+        if provider in providers:
+            return False
+        providers.append(provider)
+        return True
+
+    def unserve(self, service: str, provider: Provider) -> bool:
+        """Offer it no more; calls under way go on. False where this provider did not."""
+        providers = self._providers.get(service)
+        if providers is None or provider not in providers:
+            return False
+        providers.remove(provider)
+        if not providers:
+            del self._providers[service]
+            self._turns.pop(service, None)
+        return True
+
+    def offered(self, service: str) -> bool:
+        """Whether somebody offers the service here."""
+        return service in self._providers
+
+    def names(self) -> list[str]:
+        """All services on offer."""
+        return list(self._providers)
+
+    def under_way(self) -> int:
+        """How many calls have not ended."""
+        return sum([len(calls) for calls in self._open.values()])
+
+    def made_by(self, caller: Caller) -> int:
+        """How many of the caller's calls have not ended."""
+        calls = self._made.get(caller)
+        return 0 if calls is None else len(calls)
+
+    def start(self, call: Call, message: Message, *, last: bool = True, seconds: float = DEFAULT_SECONDS) -> bool:
+        """Begin a call with its first request. False, and the caller has been told, where that can't be."""
+        if self.draining:
+            call.ended = True
+            call.caller.fail(call, CallError(503, "draining", "the hub is shutting down", 1000))
+            return False
+        provider = self._choose(call.service)
+        if provider is None:
+            call.ended = True
+            call.caller.fail(call, CallError(404, "no-service", f"nobody offers the service {call.service!r}"))
+            return False
+        call.provider = provider
+        call.started = self._clock()
+        self._open.setdefault(provider, set()).add(call)
+        self._made.setdefault(call.caller, set()).add(call)
+        call.timer = self._later(seconds, _Deadline(self, call, seconds).passed)
+        provider.request(call, message, last=last)
+        return True
+
+    def more(self, call: Call, message: Message, *, last: bool) -> bool:
+        """A further request of a streamed call. False where the call has ended."""
+        provider = call.provider
+        if call.ended or provider is None:
+            return False
+        provider.request(call, message, last=last)
+        return True
+
+    def reply(self, call: Call, message: Message, *, last: bool = True) -> bool:
+        """A provider's reply. False where the call has ended. A caller that takes one reply gets the first as last."""
+        if call.ended:
+            return False
+        last = last or not call.streamed
+        if last:
+            self._end(call, 200)
+        call.caller.reply(call, message, last=last)
+        return True
+
+    def fail(self, call: Call, error: CallError) -> bool:
+        """A provider's error. False where the call has ended."""
+        if call.ended:
+            return False
+        self._end(call, error.code)
+        call.caller.fail(call, error)
+        return True
+
+    def cancel(self, call: Call, error: CallError) -> bool:
+        """End a call from the caller's side: the provider is told, the caller is not."""
+        provider = call.provider
+        if call.ended or provider is None:
+            return False
+        self._end(call, error.code)
+        provider.cancel(call, error)
+        return True
+
+    def caller_gone(self, caller: Caller) -> None:
+        """A caller went away: its calls are cancelled."""
+        for call in list(self._made.get(caller, ())):
+            self.cancel(call, CallError(499, "caller-gone", "the caller has disconnected"))
+
+    def provider_gone(self, provider: Provider) -> None:
+        """A provider went away: it offers nothing any more, and those who wait for it are told."""
+        for service in [name for name, providers in self._providers.items() if provider in providers]:
+            self.unserve(service, provider)
+        for call in list(self._open.get(provider, ())):
+            self.fail(call, CallError(503, "provider-gone", "the provider disconnected before it replied", 1))
+
+    def expire(self, call: Call, seconds: float) -> None:
+        """The call's deadline has passed: both sides are told."""
+        provider = call.provider
+        if call.ended or provider is None:
+            return
+        error = CallError(504, "timeout", f"no reply from {call.service!r} within {seconds:g} s")
+        self._end(call, error.code)
+        provider.cancel(call, error)
+        call.caller.fail(call, error)
+
+    def _choose(self, service: str) -> Provider | None:
+        providers = self._providers.get(service)
+        if providers is None:
+            return self.elsewhere(service) if self.elsewhere is not None else None
+        turn = self._turns.get(service, 0) % len(providers)
+        self._turns[service] = turn + 1
+        return providers[turn]
+
+    def _end(self, call: Call, code: int) -> None:
+        call.ended = True
+        if call.timer is not None:
+            call.timer.cancel()
+            call.timer = None
+        provider = call.provider
+        if provider is not None:
+            _remove(self._open, provider, call)
+        made = self._made.get(call.caller)
+        if made is not None:
+            made.discard(call)
+            if not made:
+                del self._made[call.caller]
+        if self.on_end is not None:
+            self.on_end(call, code, self._clock() - call.started)
+
+
+@final
+class _Deadline:
+    """What a timer calls: a bound method, because compiled code makes no cheap closures."""
+
+    def __init__(self, services: Services, call: Call, seconds: float) -> None:
+        self._services: Final = services
+        self._call: Final = call
+        self._seconds: Final = seconds
+
+    def passed(self) -> None:
+        self._services.expire(self._call, self._seconds)
+
+
+def _remove(calls: dict[Provider, set[Call]], provider: Provider, call: Call) -> None:
+    mine = calls.get(provider)
+    if mine is not None:
+        mine.discard(call)
+        if not mine:
+            del calls[provider]

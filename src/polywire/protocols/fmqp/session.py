@@ -1,0 +1,274 @@
+"""FMQP on the hub's side of one connection: packets in, hub operations, packets out.
+
+Plain publications go through as they are, in runs; everything else is looked at packet by packet. FMQP has no words
+for errors: what is wrong or not allowed is discarded and counted.
+"""
+
+from typing import Final, cast, final
+
+from mypy_extensions import i64
+
+from polywire.hub.channels import ANY, from_stars, to_stars
+from polywire.hub.client import Client
+from polywire.hub.demand import Watcher
+from polywire.hub.hub import FORBIDDEN, QUEUE_PREFIX, Hub
+from polywire.hub.message import Message
+from polywire.hub.outbox import Outbox
+from polywire.hub.queues import Consumer, Delivery, Queue
+from polywire.hub.routes import Route, Subscription
+from polywire.protocols.fmqp.frames import (
+    CACHE,
+    FEEDBACK,
+    LAST_WILL,
+    Decoder,
+    Publication,
+    Unsubscription,
+    encode_count,
+    forwarded,
+)
+from polywire.protocols.fmqp.frames import Subscription as Subscribe
+from polywire.protocols.fmqp.topics import is_service
+from polywire.protocols.frame import Discarded, Frame, Run
+
+PROTOCOL: Final = "fmqp"
+SIGNALS: Final = ("$/signals/stop", "$/signals/terminate")
+LIMIT: Final = "limit"
+EMPTY: Final = "empty"
+SLOW_READER: Final = "slow-reader"
+UNENCODABLE: Final = "unencodable"
+
+
+@final
+class FmqpSubscription(Subscription):
+    """A topic somebody on FMQP listens to."""
+
+    def __init__(self, pattern: str, client: Client, *, counted: bool) -> None:
+        super().__init__(pattern, client.outbox, client.number, protocol=client.protocol, dollar=True, counted=counted)
+        self.client: Final = client
+
+    def deliver(self, message: Message) -> None:
+        """Write the message as a publication. FMQP-72: one without a body is not forwarded."""
+        if not message.body:
+            return
+        key = self.client.protocol
+        data = message.encoded.get(key)
+        if data is None:
+            data = forwarded(to_stars(message.channel), message.body, CACHE if message.retain else 0) or b""
+            message.encoded[key] = data
+        octets = cast("bytes", data)
+        counters = self.client.counters
+        if not octets:
+            counters.drop(UNENCODABLE)
+        elif self.client.outbox.offer(octets):
+            counters.messages_out += 1
+        else:
+            counters.drop(SLOW_READER)
+            self.client.outbox.count_dropped(message.channel, 1)
+
+
+@final
+class FmqpWatcher(Watcher):
+    """Somebody on FMQP who watches the demand for topics."""
+
+    def __init__(self, pattern: str, outbox: Outbox) -> None:
+        super().__init__(pattern)
+        self._outbox: Final = outbox
+
+    def demand(self, topic: str, subscribers: int) -> None:
+        """FMQP-64: the number of subscribers, or an empty body where none is left."""
+        body = encode_count(subscribers) if subscribers else b""
+        data = forwarded(to_stars(topic), body, FEEDBACK)
+        if data is not None:
+            self._outbox.offer(data)
+
+
+@final
+class FmqpConsumer(Consumer):
+    """Somebody on FMQP who takes from a queue. FMQP has no acknowledgements: what was written is taken."""
+
+    def __init__(self, queue: Queue, client: Client) -> None:
+        super().__init__()
+        self.queue: Final = queue
+        self._client: Final = client
+
+    def room(self) -> bool:
+        """Whether the client keeps up."""
+        return not self._client.outbox.full()
+
+    def take(self, delivery: Delivery) -> None:
+        """Write the message and call it done."""
+        message = delivery.message
+        data = forwarded(QUEUE_PREFIX + self.queue.name, message.body, 0)
+        if data is not None and message.body:
+            self._client.outbox.put(data)
+            self._client.counters.messages_out += 1
+        else:
+            self._client.counters.drop(EMPTY if data is not None else UNENCODABLE)
+        delivery.ack()
+
+
+@final
+class FmqpSession:
+    """One FMQP connection. Its client joins the hub at once: FMQP has no handshake."""
+
+    def __init__(self, hub: Hub, client: Client, *, max_body: int, max_subscriptions: int) -> None:
+        self._hub: Final = hub
+        self._client: Final = client
+        self._decoder: Final = Decoder(max_body=max_body)
+        self._max_subscriptions: Final = max_subscriptions
+        self._watchers: Final[dict[str, FmqpWatcher]] = {}
+        self._consumers: Final[dict[str, FmqpConsumer]] = {}
+        self._draining = False
+        client.outbox.on_room = self._room
+        hub.join(client)
+
+    def received(self, data: bytes) -> None:
+        """Handle what the peer has sent."""
+        client = self._client
+        client.counters.octets_in += len(data)
+        if self._draining:
+            return
+        view = self._hub.view(client)
+        items = self._decoder.feed_runs(data, view.current(), view.resolve)
+        version = self._hub.table.version
+        for item in items:
+            if isinstance(item, Run):
+                # A subscription earlier in this chunk may have changed the routes the scanner found.
+                self._run(item, same=self._hub.table.version == version)
+            else:
+                self._frame(item)
+
+    def lost(self) -> None:
+        """The connection has ended, for whatever reason."""
+        for watcher in self._watchers.values():
+            self._hub.demand.unwatch(watcher)
+        self._watchers.clear()
+        for consumer in list(self._consumers.values()):
+            self._hub.stop_consuming(consumer.queue, consumer)
+        self._consumers.clear()
+        self._hub.leave(self._client)
+
+    def drain(self) -> None:
+        """The hub is going down: take no more messages. FMQP has no words for it."""
+        self._draining = True
+
+    def _run(self, run: Run, *, same: bool) -> None:
+        client = self._client
+        if not same:
+            for frame in Decoder(max_body=run.end - run.start).feed(run.octets()):
+                self._frame(frame)
+            return
+        refused = self._hub.forward(run, client)
+        cooked = cast("Route", run.route).cooked(client.protocol)
+        if not cooked and not refused:
+            return
+        now = self._hub.clock()
+        for frame in Decoder(max_body=run.end - run.start).feed(run.octets()):
+            if isinstance(frame, Publication):
+                for outbox in refused:
+                    outbox.count_dropped(frame.topic, 1)
+                if cooked:
+                    message = Message(frame.topic, frame.body, time=now, origin=client.number)
+                    for subscription in cooked:
+                        subscription.deliver(message)
+        if refused:
+            client.counters.drop(SLOW_READER, run.count * len(refused))
+
+    def _frame(self, frame: Frame) -> None:
+        if isinstance(frame, Publication):
+            self._publish(frame)
+        elif isinstance(frame, Subscribe):
+            self._subscribe(frame)
+        elif isinstance(frame, Unsubscription):
+            self._unsubscribe(frame)
+        elif isinstance(frame, Discarded):
+            self._client.counters.fault(frame.rule)
+
+    def _publish(self, frame: Publication) -> None:
+        client = self._client
+        topic = frame.topic
+        if frame.feedback:
+            client.counters.fault("FMQP-31")
+            return
+        if is_service(topic):
+            self._signal(topic)
+            return
+        channel = from_stars(topic, rest=False)
+        message = Message(channel, frame.body, retain=frame.cache, time=self._hub.clock(), origin=client.number)
+        if frame.last_will:
+            if not client.grants.may_publish(channel):
+                client.counters.drop(FORBIDDEN)
+            elif not frame.body:
+                client.wills.pop(channel, None)
+            elif channel in client.wills or len(client.wills) < self._max_subscriptions:
+                client.wills[channel] = message
+            else:
+                client.counters.drop(LIMIT)
+            return
+        if not frame.body:
+            # FMQP-09: never forwarded; with the cache flag it clears the cache.
+            if frame.cache and client.grants.may_publish(channel):
+                self._hub.retained.keep(message)
+            return
+        if frame.flags & ~(CACHE | LAST_WILL):
+            # FMQP-53: subscribers get the publisher's flags, those without a meaning too.
+            message.encoded[client.protocol] = forwarded(topic, frame.body, frame.flags & ~LAST_WILL) or b""
+        self._hub.publish(message, client)
+
+    def _signal(self, topic: str) -> None:
+        client = self._client
+        if topic not in SIGNALS or self._hub.on_signal is None:
+            client.counters.drop("service-channel")
+        elif client.grants.may_signal(topic, local=client.local):
+            self._hub.on_signal(topic.rpartition("/")[2])
+        else:
+            client.counters.drop(FORBIDDEN)
+
+    def _subscribe(self, frame: Subscribe) -> None:
+        client = self._client
+        pattern = from_stars(frame.topic, rest=False)
+        held: i64 = len(client.subscriptions) + len(self._watchers) + len(self._consumers)
+        known = frame.topic in client.subscriptions or frame.topic in self._watchers
+        if not client.grants.may_subscribe(pattern):
+            client.counters.drop(FORBIDDEN)
+        elif held >= self._max_subscriptions and not known:
+            client.counters.drop(LIMIT)
+        elif frame.feedback:
+            self._watch(frame.topic, pattern)
+        elif frame.topic.startswith(QUEUE_PREFIX) and ANY not in pattern:
+            self._consume(frame.topic)
+        else:
+            subscription = FmqpSubscription(pattern, client, counted=not frame.debug)
+            for message in self._hub.subscribe(client, frame.topic, subscription):
+                subscription.deliver(message)
+
+    def _watch(self, topic: str, pattern: str) -> None:
+        watcher = self._watchers.get(topic)
+        if watcher is not None:
+            self._hub.demand.remind(watcher)
+            return
+        watcher = FmqpWatcher(pattern, self._client.outbox)
+        self._watchers[topic] = watcher
+        self._hub.demand.watch(watcher)
+
+    def _consume(self, topic: str) -> None:
+        if topic not in self._consumers:
+            consumer = FmqpConsumer(self._hub.queue(topic[len(QUEUE_PREFIX) :]), self._client)
+            self._consumers[topic] = consumer
+            consumer.queue.attach(consumer)
+
+    def _unsubscribe(self, frame: Unsubscription) -> None:
+        if frame.feedback:
+            watcher = self._watchers.pop(frame.topic, None)
+            if watcher is not None:
+                self._hub.demand.unwatch(watcher)
+            return
+        consumer = self._consumers.pop(frame.topic, None)
+        if consumer is not None:
+            self._hub.stop_consuming(consumer.queue, consumer)
+        else:
+            self._hub.unsubscribe(self._client, frame.topic)
+
+    def _room(self) -> None:
+        for consumer in self._consumers.values():
+            consumer.queue.dispatch()

@@ -1,0 +1,1 @@
+"""The process around the hub: sockets, TLS, configuration, start and end."""

@@ -1,0 +1,200 @@
+"""The hub as sessions use it."""
+
+import pytest
+
+from polywire.hub.channels import ANY, from_stars
+from polywire.hub.client import Client
+from polywire.hub.demand import Watcher
+from polywire.hub.grants import Grants
+from polywire.hub.hub import FORBIDDEN, QUEUE_FULL, RETAINED_FULL, SERVICE_CHANNEL, Hub
+from polywire.hub.message import Message
+from polywire.protocols.frame import Run
+from tests.hub.links import Clock, FakeLink, Loop, Recorder
+from tests.hub.test_demand import Recorder as DemandRecorder
+from tests.hub.test_queues import Worker
+
+
+class Site:
+    """A hub with a hand-driven loop and clock."""
+
+    def __init__(self) -> None:
+        self.loop, self.time = Loop(), Clock()
+        self.hub = Hub(self.loop.soon.append, self.time.later, self.time.nanoseconds, ["one", "other"])
+
+    def client(self, protocol: int = 0) -> Client:
+        link = FakeLink(self.loop)
+        client = self.hub.client(protocol, link.outbox)
+        self.hub.join(client)
+        return client
+
+    def subscribe(self, client: Client, pattern: str, *, protocol: int = -1) -> Recorder:
+        link = FakeLink(self.loop)
+        recorder = Recorder(from_stars(pattern), link, client.number, protocol=protocol)
+        for message in self.hub.subscribe(client, pattern, recorder):
+            recorder.deliver(message)
+        return recorder
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def bodies(recorder: Recorder) -> list[bytes]:
+    return [message.body for message in recorder.got]
+
+
+def test_a_message_reaches_all_subscribers_its_publisher_included(site: Site) -> None:
+    publisher, other = site.client(), site.client()
+    own, far = site.subscribe(publisher, "a/*"), site.subscribe(other, "a/b")
+    deaf = site.subscribe(other, "b")
+    assert site.hub.publish(Message("a/b", b"x"), publisher) is None
+    assert (bodies(own), bodies(far), bodies(deaf)) == ([b"x"], [b"x"], [])
+    assert publisher.counters.messages_in == 1
+
+
+def test_a_late_subscriber_gets_the_retained_message_first(site: Site) -> None:
+    client = site.client()
+    site.hub.publish(Message("a", b"old", retain=True), client)
+    late = site.subscribe(client, "*")
+    site.hub.publish(Message("a", b"new"), client)
+    assert bodies(late) == [b"old", b"new"]
+
+
+def test_nobody_publishes_to_service_channels(site: Site) -> None:
+    client = site.client()
+    watcher = site.subscribe(client, "$/info/clients")
+    for channel in ("$", "$/info/clients"):
+        assert site.hub.publish(Message(channel, b"x", retain=True), client) == SERVICE_CHANNEL
+    assert (watcher.got, len(site.hub.retained)) == ([], 0)
+    assert client.counters.dropped == {SERVICE_CHANNEL: 2}
+
+
+def test_a_published_wildcard_reaches_what_it_meets_but_no_service_channel(site: Site) -> None:
+    client = site.client()
+    topic, service = site.subscribe(client, "a/clients"), site.subscribe(client, "$/clients")
+    site.hub.publish(Message(f"{ANY}/clients", b"x"), client)
+    assert (bodies(topic), service.got) == ([b"x"], [])
+
+
+def test_a_queue_is_reached_by_its_channel(site: Site) -> None:
+    client, worker = site.client(), Worker(10)
+    assert site.hub.publish(Message("queue/jobs", b"1"), client) is None
+    topic = site.subscribe(client, "queue/*")
+    site.hub.queue("jobs").attach(worker)
+    assert (worker.bodies(), topic.got) == ([b"1"], [])
+
+
+def test_a_full_queue_refuses(site: Site) -> None:
+    client = site.client()
+    site.hub.queue_messages = 1
+    assert site.hub.publish(Message("queue/jobs", b"1"), client) is None
+    assert site.hub.publish(Message("queue/jobs", b"2"), client) == QUEUE_FULL
+
+
+def test_a_deserted_empty_queue_is_forgotten(site: Site) -> None:
+    worker = Worker()
+    queue = site.hub.queue("jobs")
+    queue.attach(worker)
+    site.hub.stop_consuming(queue, worker)
+    assert site.hub.queues == {}
+
+
+def test_no_room_for_retained_messages_is_told_but_the_message_goes_out(site: Site) -> None:
+    client = site.client()
+    site.hub.retained.limit = 0
+    listener = site.subscribe(client, "a")
+    assert site.hub.publish(Message("a", b"x", retain=True), client) == RETAINED_FULL
+    assert bodies(listener) == [b"x"]
+
+
+class OnlyOwn(Grants):
+    def may_publish(self, channel: str) -> bool:
+        return channel.startswith("own/")
+
+
+def test_what_is_forbidden_goes_nowhere_on_either_path(site: Site) -> None:
+    client = site.client()
+    client.grants = OnlyOwn("own")
+    listener = site.subscribe(client, "**")
+    assert site.hub.publish(Message("a", b"x"), client) == FORBIDDEN
+    view = site.hub.view(client)
+    assert view.resolve(b"a") is None
+    assert view.resolve(b"own/a") is not None
+    assert listener.got == []
+
+
+def test_clients_with_the_same_rights_share_a_view(site: Site) -> None:
+    one, other, less = site.client(), site.client(), site.client()
+    less.grants = OnlyOwn("own")
+    assert site.hub.view(one) is site.hub.view(other)
+    assert site.hub.view(one) is not site.hub.view(less)
+    assert site.hub.view(one) is not site.hub.view(site.client(protocol=1))
+
+
+def test_queues_and_service_topics_are_never_cut_through(site: Site) -> None:
+    view = site.hub.view(site.client())
+    assert [view.resolve(topic) for topic in (b"queue/jobs", b"/echo")] == [None, None]
+    assert view.resolve(b"/a/b") is not None
+
+
+def test_a_run_is_written_to_those_who_take_it_as_it_is(site: Site) -> None:
+    publisher = site.client()
+    raw, cooked = site.subscribe(site.client(), "a", protocol=0), site.subscribe(site.client(), "a")
+    route = site.hub.table.route("a")
+    assert site.hub.forward(Run(route, b"--frames--", 2, 8, 3), publisher) == []
+    site.loop.turn()
+    assert raw.outbox.written == 6
+    assert (cooked.got, route.cooked(0)) == ([], [cooked])
+    assert (publisher.counters.messages_in, publisher.counters.messages_out) == (3, 3)
+
+
+def test_a_long_run_arrives_whole(site: Site) -> None:
+    publisher = site.client()
+    raw = site.subscribe(site.client(), "a", protocol=0)
+    data = bytes(20000)
+    site.hub.forward(Run(site.hub.table.route("a"), data, 5, 20000, 1), publisher)
+    site.loop.turn()
+    assert raw.outbox.written == 19995
+
+
+def test_leaving_ends_subscriptions_and_publishes_the_wills(site: Site) -> None:
+    client, other = site.client(), site.client()
+    listener, own = site.subscribe(other, "**"), site.subscribe(client, "**")
+    client.wills["w"] = Message("w", b"will", retain=True)
+    site.hub.leave(client)
+    assert (bodies(listener), own.got) == ([b"will"], [])
+    assert site.hub.retained.get("w") is not None
+    assert len(site.hub.table) == 1
+    site.hub.leave(client)
+    assert bodies(listener) == [b"will"]
+
+
+def test_demand_counts_a_client_once_however_often_it_subscribes(site: Site) -> None:
+    client, watcher = site.client(), DemandRecorder("a")
+    site.hub.demand.watch(watcher)
+    for key in ("first", "second", "first"):
+        site.hub.subscribe(client, key, Recorder("a", FakeLink(site.loop), client.number))
+    assert watcher.heard == [("a", 1)]
+    site.hub.unsubscribe(client, "first")
+    assert watcher.heard == [("a", 1)]
+    site.hub.leave(client)
+    assert watcher.heard == [("a", 1), ("a", 0)]
+    assert isinstance(watcher, Watcher)
+
+
+def test_unsubscribing_twice_is_told(site: Site) -> None:
+    client = site.client()
+    site.subscribe(client, "a")
+    assert site.hub.unsubscribe(client, "a")
+    assert not site.hub.unsubscribe(client, "a")
+
+
+def test_presence_is_told_when_clients_come_and_go(site: Site) -> None:
+    told: list[int] = []
+    site.hub.on_presence.append(told.append)
+    client = site.client()
+    site.client()
+    site.hub.leave(client)
+    assert told == [1, 2, 1]
+    assert site.hub.counters[0].connected == 1
