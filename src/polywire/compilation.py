@@ -16,6 +16,8 @@ HOT_MODULES = (
     "polywire.protocols.assembler",
     "polywire.protocols.fmqp.topics",
     "polywire.protocols.fmqp.frames",
+    "polywire.protocols.mqttrpc.wire",
+    "polywire.protocols.mqttrpc.frames",
 )
 
 
