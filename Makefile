@@ -12,7 +12,7 @@ HOT_SOURCES := $(shell find src/polywire -name '*.py')
 INSTALLED := $(VENV)/.installed
 BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 
-.PHONY: help setup build test lint format conformance fuzz bench bench-wire demo run clean
+.PHONY: help setup build proto test lint format conformance fuzz bench bench-wire demo run clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ $(BUILT): $(INSTALLED) $(HOT_SOURCES)
 	@touch $@
 
 build: $(BUILT) ## compile the hot modules in place (POLYWIRE_PURE=1: not)
+
+proto: $(INSTALLED) ## generate the protobuf modules anew from their .proto files
+	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src $$(find src -name '*.proto')
 
 test: setup ## run all tests, the conformance table and a few seconds of fuzzing
 	@$(BIN)/python -m pytest -n $(WORKERS) --conformance

@@ -30,6 +30,8 @@ HOT_MODULES = (
     "polywire.hub.client",
     "polywire.hub.hub",
     "polywire.protocols.fmqp.session",
+    "polywire.protocols.mqttrpc.wire",
+    "polywire.protocols.mqttrpc.frames",
 )
 
 

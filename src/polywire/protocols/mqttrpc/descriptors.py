@@ -1,0 +1,56 @@
+"""What a stub or a server needs to know of a service, read from a module that protoc generated (MQTTRPC-74)."""
+
+from types import ModuleType
+from typing import NamedTuple
+
+from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from polywire.protocols.mqttrpc.state import Shape
+
+
+class Method(NamedTuple):
+    """A method of a service. ``full_name`` is ``package.Service.Method``, as protobuf has it."""
+
+    name: str
+    full_name: str
+    shape: Shape
+    request: type[Message]
+    response: type[Message]
+
+
+class Service(NamedTuple):
+    """A service and its methods by name, in the order of its definition."""
+
+    name: str
+    full_name: str
+    methods: dict[str, Method]
+
+    def shapes(self) -> dict[str, Shape]:
+        """The shape of each method, as ``ServerCalls`` wants them."""
+        return {name: method.shape for name, method in self.methods.items()}
+
+
+def services(module: ModuleType) -> dict[str, Service]:
+    """The services a generated module defines, by their names without the package."""
+    file = getattr(module, "DESCRIPTOR", None)
+    if not isinstance(file, FileDescriptor):
+        raise TypeError(f"{module.__name__} is not a module that protoc generated")
+    return {name: read_service(descriptor) for name, descriptor in file.services_by_name.items()}
+
+
+def read_service(descriptor: ServiceDescriptor) -> Service:
+    """A service from its descriptor."""
+    methods = {method.name: _method(method) for method in descriptor.methods}
+    return Service(descriptor.name, descriptor.full_name, methods)
+
+
+def _method(descriptor: MethodDescriptor) -> Method:
+    return Method(
+        descriptor.name,
+        descriptor.full_name,
+        Shape((bool(descriptor.client_streaming), bool(descriptor.server_streaming))),
+        GetMessageClass(descriptor.input_type),
+        GetMessageClass(descriptor.output_type),
+    )
