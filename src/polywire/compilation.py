@@ -16,6 +16,9 @@ HOT_MODULES = (
     "polywire.protocols.assembler",
     "polywire.protocols.fmqp.topics",
     "polywire.protocols.fmqp.frames",
+    "polywire.protocols.umq.base36",
+    "polywire.protocols.umq.attachments",
+    "polywire.protocols.umq.frames",
 )
 
 
