@@ -290,7 +290,8 @@ class Decoder:
             if command in COMMANDS:
                 raise self._wrong(f"command '{command}' can't have attachments", "UMQ-85", pos)
             raise self._unknown(command, pos)
-        if count > self._max_unfinished - self._queue.due:
+        room: int = self._max_unfinished - self._queue.due
+        if count > room:  # not as native integers: a count may have 64 bits, without a sign
             reason = (
                 f"{count} attachments announced while {self._queue.due} are due,"
                 f" more than the {self._max_unfinished} allowed"
