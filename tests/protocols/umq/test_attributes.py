@@ -36,13 +36,12 @@ def test_unsetting_what_is_not_set_changes_nothing() -> None:
 def test_attachments_are_part_of_the_value() -> None:
     attributes = Attributes()
     attributes.set(SetAttribute("key", "value", 2, 5))
-    value = attributes["key"]
-    assert value.attachments == (None, None)
-    assert not value.complete
+    assert list(attributes["key"].attachments) == [None, None]
+    assert not attributes["key"].complete
     assert attributes.fill(Attachment(b"one", 5, 0))
     assert attributes.fill(Attachment(b"two", 5, 1))
-    assert value.attachments == (b"one", b"two")
-    assert value.complete
+    assert attributes["key"].attachments == (b"one", b"two")
+    assert attributes["key"].complete
     assert not attributes.fill(Attachment(b"three", 6, 0))
 
 
