@@ -37,11 +37,12 @@ def test_attachments_are_part_of_the_value() -> None:
     attributes = Attributes()
     attributes.set(SetAttribute("key", "value", 2, 5))
     assert list(attributes["key"].attachments) == [None, None]
-    assert not attributes["key"].complete
-    assert attributes.fill(Attachment(b"one", 5, 0))
-    assert attributes.fill(Attachment(b"two", 5, 1))
-    assert attributes["key"].attachments == (b"one", b"two")
-    assert attributes["key"].complete
+    complete = [attributes["key"].complete]
+    for index, body in enumerate((b"one", b"two")):
+        assert attributes.fill(Attachment(body, 5, index))
+        complete.append(attributes["key"].complete)
+    assert list(attributes["key"].attachments) == [b"one", b"two"]
+    assert complete == [False, False, True]
     assert not attributes.fill(Attachment(b"three", 6, 0))
 
 
