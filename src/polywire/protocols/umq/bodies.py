@@ -5,11 +5,12 @@ its UTF-8, another value its JSON text, and ``null`` with attachments says that 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, final
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
+from polywire.protocols.frame import Frame
 from polywire.protocols.umq.errors import LocalProtocolError, MethodError
 
 JSON_TYPE: Final = "application/json"  # UMQ-120
@@ -17,20 +18,28 @@ JSON_TYPE: Final = "application/json"  # UMQ-120
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+@final
+@mypyc_attr(acyclic=True)
+class Body(Frame):
     """A body as it was read. ``data`` is None where it is the first attachment (UMQ-121)."""
 
-    data: bytes | None
-    content_type: str | None = None
+    __match_args__: ClassVar[tuple[str, ...]] = ("data", "content_type")
+
+    def __init__(self, data: bytes | None, content_type: str | None = None) -> None:
+        self.data: Final = data
+        self.content_type: Final = content_type
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+@final
+@mypyc_attr(acyclic=True)
+class Payload(Frame):
     """What to send: the text of the payload, and the attachments to announce with it."""
 
-    text: str
-    attachments: tuple[bytes, ...] = ()
+    __match_args__: ClassVar[tuple[str, ...]] = ("text", "attachments")
+
+    def __init__(self, text: str, attachments: tuple[bytes, ...] = ()) -> None:
+        self.text: Final = text
+        self.attachments: Final = attachments
 
 
 def decode_json(decoder: msgspec.json.Decoder[T], text: str | msgspec.Raw, what: str, rule: str) -> T:

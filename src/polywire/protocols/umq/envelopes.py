@@ -1,46 +1,48 @@
 """JSON that the hub sends to a peer: requests to a service it offers, enveloped updates, plain answers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
-from typing import Any, Final
+from typing import Any, ClassVar, Final, final
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
+from polywire.protocols.frame import Frame
 from polywire.protocols.umq.bodies import Body, Payload, decode_json, encode_json, read_json_body, write_json_body
 from polywire.protocols.umq.errors import MethodError
-from polywire.protocols.umq.methods import Header
+from polywire.protocols.umq.json_objects import EnvelopeObject, Header
 
 
-@dataclass(frozen=True, slots=True)
-class ServedRequest:
+@final
+@mypyc_attr(acyclic=True)
+class ServedRequest(Frame):
     """What the ``B`` of a served call asks: ``["method", body]`` (UMQ-123)."""
 
-    method: str
-    body: Body
+    __match_args__: ClassVar[tuple[str, ...]] = ("method", "body")
+
+    def __init__(self, method: str, body: Body) -> None:
+        self.method: Final = method
+        self.body: Final = body
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+@final
+@mypyc_attr(acyclic=True)
+class Envelope(Frame):
     """An update with what the hub knows of it (UMQ-128); ``ts`` in milliseconds since 1970 UTC."""
 
-    channel: str
-    body: Body
-    headers: tuple[tuple[str, Header], ...] = ()
-    ts: int = 0
+    __match_args__: ClassVar[tuple[str, ...]] = ("channel", "body", "headers", "ts")
 
-
-class _Envelope(msgspec.Struct):
-    channel: str
-    headers: dict[str, Header]
-    body: msgspec.Raw
-    ts: int
+    def __init__(self, channel: str, body: Body, headers: tuple[tuple[str, Header], ...] = (), ts: int = 0) -> None:
+        self.channel: Final = channel
+        self.body: Final = body
+        self.headers: Final = headers
+        self.ts: Final = ts
 
 
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _STRING: Final = msgspec.json.Decoder(str)
-_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+_ENVELOPE: Final = msgspec.json.Decoder(EnvelopeObject)
 
 
 def read_request(payload: str, attachments: int = 0) -> ServedRequest:

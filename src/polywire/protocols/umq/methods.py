@@ -5,12 +5,13 @@ A payload is a JSON array, the method's name first (UMQ-109). What is wrong with
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
-from typing import Final, TypeAlias, TypeVar
+from typing import ClassVar, Final, TypeAlias, TypeVar, final
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
+from polywire.protocols.frame import Frame
 from polywire.protocols.umq.base36 import MAX_NUMBER, parse
 from polywire.protocols.umq.bodies import (
     Body,
@@ -22,6 +23,7 @@ from polywire.protocols.umq.bodies import (
 )
 from polywire.protocols.umq.codes import FatalCode
 from polywire.protocols.umq.errors import LocalProtocolError, MethodError
+from polywire.protocols.umq.json_objects import CallOptions, Header, PublishOptions, SubscribeOptions
 
 MAX_TIMEOUT: Final = 0xFFFF_FFFF
 """UMQ-126: the longest timeout in ms; what RPC over MQTT can carry, too."""
@@ -29,93 +31,111 @@ MAX_TIMEOUT: Final = 0xFFFF_FFFF
 SHOWN: Final = 64
 """How much of a name an error message repeats."""
 
-Header: TypeAlias = str | int | float
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class SubscribeTopic:
+@final
+@mypyc_attr(acyclic=True)
+class SubscribeTopic(Frame):
     """``["subscribe", pattern, topicId, options?]``: send what is published to the pattern as updates of the topic."""
 
-    pattern: str
-    topic_id: int
-    envelope: bool = False
+    __match_args__: ClassVar[tuple[str, ...]] = ("pattern", "topic_id", "envelope")
+
+    def __init__(self, pattern: str, topic_id: int, envelope: bool = False) -> None:
+        self.pattern: Final = pattern
+        self.topic_id: Final = topic_id
+        self.envelope: Final = envelope
 
 
-@dataclass(frozen=True, slots=True)
-class UnsubscribeTopic:
+@final
+@mypyc_attr(acyclic=True)
+class UnsubscribeTopic(Frame):
     """``["unsubscribe", topicId]``: end the topic."""
 
-    topic_id: int
+    __match_args__: ClassVar[tuple[str, ...]] = ("topic_id",)
+
+    def __init__(self, topic_id: int) -> None:
+        self.topic_id: Final = topic_id
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+@final
+@mypyc_attr(acyclic=True)
+class Publish(Frame):
     """``["publish", channel, body, options?]``."""
 
-    channel: str
-    body: Body
-    headers: tuple[tuple[str, Header], ...] = ()
-    retain: bool = False
+    __match_args__: ClassVar[tuple[str, ...]] = ("channel", "body", "headers", "retain")
+
+    def __init__(
+        self, channel: str, body: Body, headers: tuple[tuple[str, Header], ...] = (), retain: bool = False
+    ) -> None:
+        self.channel: Final = channel
+        self.body: Final = body
+        self.headers: Final = headers
+        self.retain: Final = retain
 
 
-@dataclass(frozen=True, slots=True)
-class CallService:
+@final
+@mypyc_attr(acyclic=True)
+class CallService(Frame):
     """``["call", service, method, body, options?]``; ``timeout`` in ms, ``stream`` the topic id for the responses."""
 
-    service: str
-    method: str
-    body: Body
-    timeout: int | None = None
-    headers: tuple[tuple[str, Header], ...] = ()
-    stream: int | None = None
+    __match_args__: ClassVar[tuple[str, ...]] = ("service", "method", "body", "timeout", "headers", "stream")
+
+    def __init__(
+        self,
+        service: str,
+        method: str,
+        body: Body,
+        timeout: int | None = None,
+        headers: tuple[tuple[str, Header], ...] = (),
+        stream: int | None = None,
+    ) -> None:
+        self.service: Final = service
+        self.method: Final = method
+        self.body: Final = body
+        self.timeout: Final = timeout
+        self.headers: Final = headers
+        self.stream: Final = stream
 
 
-@dataclass(frozen=True, slots=True)
-class Serve:
+@final
+@mypyc_attr(acyclic=True)
+class Serve(Frame):
     """``["serve", service, callbackId]``: requests to the service come as ``B`` to that callback."""
 
-    service: str
-    callback_id: int
+    __match_args__: ClassVar[tuple[str, ...]] = ("service", "callback_id")
+
+    def __init__(self, service: str, callback_id: int) -> None:
+        self.service: Final = service
+        self.callback_id: Final = callback_id
 
 
-@dataclass(frozen=True, slots=True)
-class Unserve:
+@final
+@mypyc_attr(acyclic=True)
+class Unserve(Frame):
     """``["unserve", service]``."""
 
-    service: str
+    __match_args__: ClassVar[tuple[str, ...]] = ("service",)
+
+    def __init__(self, service: str) -> None:
+        self.service: Final = service
 
 
-@dataclass(frozen=True, slots=True)
-class WhoAmI:
+@final
+@mypyc_attr(acyclic=True)
+class WhoAmI(Frame):
     """``["whoami"]``."""
 
 
 Method: TypeAlias = SubscribeTopic | UnsubscribeTopic | Publish | CallService | Serve | Unserve | WhoAmI
 
 
-class _SubscribeOptions(msgspec.Struct, forbid_unknown_fields=True):
-    envelope: bool = False
-
-
-class _PublishOptions(msgspec.Struct, forbid_unknown_fields=True):
-    headers: dict[str, Header] = {}
-    content_type: str | None = None
-    retain: bool = False
-
-
-class _CallOptions(msgspec.Struct, forbid_unknown_fields=True):
-    timeout: int | None = None
-    headers: dict[str, Header] = {}
-    stream: int | str | None = None
-
-
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _STRING: Final = msgspec.json.Decoder(str)
 _ID: Final[msgspec.json.Decoder[int | str]] = msgspec.json.Decoder(int | str)
-_SUBSCRIBE_OPTIONS: Final = msgspec.json.Decoder(_SubscribeOptions | None)
-_PUBLISH_OPTIONS: Final = msgspec.json.Decoder(_PublishOptions | None)
-_CALL_OPTIONS: Final = msgspec.json.Decoder(_CallOptions | None)
+_SUBSCRIBE_OPTIONS: Final = msgspec.json.Decoder(SubscribeOptions | None)
+_PUBLISH_OPTIONS: Final = msgspec.json.Decoder(PublishOptions | None)
+_CALL_OPTIONS: Final = msgspec.json.Decoder(CallOptions | None)
 
 
 def read_method(payload: str, attachments: int = 0) -> Method:
@@ -137,7 +157,7 @@ def read_method(payload: str, attachments: int = 0) -> Method:
 
 
 def _subscribe(parts: list[msgspec.Raw], attachments: int) -> SubscribeTopic:  # noqa: ARG001 - all readers are alike
-    options = _options(_SUBSCRIBE_OPTIONS, parts, 3, "UMQ-128") or _SubscribeOptions()
+    options = _options(_SUBSCRIBE_OPTIONS, parts, 3, "UMQ-128") or SubscribeOptions()
     pattern = _name(parts[1], "pattern", "UMQ-112")
     return SubscribeTopic(pattern, read_id(parts[2], "topic id"), options.envelope)
 
@@ -147,14 +167,14 @@ def _unsubscribe(parts: list[msgspec.Raw], attachments: int) -> UnsubscribeTopic
 
 
 def _publish(parts: list[msgspec.Raw], attachments: int) -> Publish:
-    options = _options(_PUBLISH_OPTIONS, parts, 3, "UMQ-125") or _PublishOptions()
+    options = _options(_PUBLISH_OPTIONS, parts, 3, "UMQ-125") or PublishOptions()
     channel = _name(parts[1], "channel", "UMQ-114")
     body = read_json_body(parts[2], attachments, options.content_type)
     return Publish(channel, body, tuple(options.headers.items()), options.retain)
 
 
 def _call(parts: list[msgspec.Raw], attachments: int) -> CallService:
-    options = _options(_CALL_OPTIONS, parts, 4, "UMQ-126") or _CallOptions()
+    options = _options(_CALL_OPTIONS, parts, 4, "UMQ-126") or CallOptions()
     timeout = _timeout(options.timeout)
     stream = None if options.stream is None else check_id(options.stream, "stream")
     service = _name(parts[1], "service", "UMQ-115")
@@ -238,33 +258,34 @@ def write_method(method: Method, attachments: Sequence[bytes] = ()) -> Payload:
 
 
 def _write(method: Method, attachments: Sequence[bytes]) -> Payload:
-    options: dict[str, object] = {}
-    match method:
-        case SubscribeTopic(pattern, topic_id, envelope):
-            options = {"envelope": envelope or None}
-            name = _checked(pattern, "pattern", "UMQ-112")
-            return _array(["subscribe", name, check_id(topic_id, "topic id")], options)
-        case UnsubscribeTopic(topic_id):
-            return _array(["unsubscribe", check_id(topic_id, "topic id")])
-        case Publish(channel, body, headers, retain):
-            value, sent, assumed = write_json_body(body, attachments)
-            content_type = body.content_type if body.content_type != assumed else None
-            options = {"headers": _headers(headers), "content_type": content_type, "retain": retain or None}
-            return _array(["publish", _checked(channel, "channel", "UMQ-114"), value], options, sent)
-        case CallService(service, name, body, timeout, headers, stream):
-            value, sent, _ = write_json_body(body, attachments)
-            options = {
-                "timeout": _timeout(timeout),
-                "headers": _headers(headers),
-                "stream": None if stream is None else check_id(stream, "stream"),
-            }
-            return _array(["call", _checked(service, "service", "UMQ-115"), name, value], options, sent)
-        case Serve(service, callback_id):
-            return _array(["serve", _checked(service, "service", "UMQ-116"), check_id(callback_id, "callback id")])
-        case Unserve(service):
-            return _array(["unserve", _checked(service, "service", "UMQ-117")])
-        case WhoAmI():
-            return _array(["whoami"])
+    if isinstance(method, Publish):
+        value, sent, assumed = write_json_body(method.body, attachments)
+        options: dict[str, object] = {
+            "headers": _headers(method.headers),
+            "content_type": method.body.content_type if method.body.content_type != assumed else None,
+            "retain": method.retain or None,
+        }
+        return _array(["publish", _checked(method.channel, "channel", "UMQ-114"), value], options, sent)
+    if isinstance(method, CallService):
+        value, sent, _ = write_json_body(method.body, attachments)
+        options = {
+            "timeout": _timeout(method.timeout),
+            "headers": _headers(method.headers),
+            "stream": None if method.stream is None else check_id(method.stream, "stream"),
+        }
+        return _array(["call", _checked(method.service, "service", "UMQ-115"), method.method, value], options, sent)
+    if isinstance(method, SubscribeTopic):
+        pattern = _checked(method.pattern, "pattern", "UMQ-112")
+        options = {"envelope": method.envelope or None}
+        return _array(["subscribe", pattern, check_id(method.topic_id, "topic id")], options)
+    if isinstance(method, UnsubscribeTopic):
+        return _array(["unsubscribe", check_id(method.topic_id, "topic id")])
+    if isinstance(method, Serve):
+        service = _checked(method.service, "service", "UMQ-116")
+        return _array(["serve", service, check_id(method.callback_id, "callback id")])
+    if isinstance(method, Unserve):
+        return _array(["unserve", _checked(method.service, "service", "UMQ-117")])
+    return _array(["whoami"])
 
 
 def _headers(headers: tuple[tuple[str, Header], ...]) -> dict[str, Header] | None:

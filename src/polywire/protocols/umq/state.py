@@ -34,6 +34,8 @@ class State(Enum):
     OPEN = "Open"
     CLOSED = "Closed"
 
+    __hash__ = object.__hash__  # members are looked up for every message, and Enum's own hash is Python code
+
 
 @unique
 class Event(Enum):
@@ -49,6 +51,8 @@ class Event(Enum):
     SEND_FATAL = "send F"
     SEND_ATTACHMENT = "send attachment"
     SEND_MESSAGE = "send message"
+
+    __hash__ = object.__hash__  # members are looked up for every message, and Enum's own hash is Python code
 
 
 TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
@@ -141,8 +145,8 @@ class Machine:
         if following is None:
             rule, reason = WRONG_EVENT.get((self.state, event)) or WRONG_STATE[self.state]
             raise violation(FatalCode.PROTOCOL_ERROR, f"{event.value}: {reason}", rule)
-        if self.state is State.CLOSED:
-            return False
+        if following is self.state:
+            return following is not State.CLOSED
         if isinstance(frame, Hello):
             if frame.version < self.oldest:
                 raise violation(FatalCode.UNSUPPORTED_VERSION, self._not_spoken(frame.version), "UMQ-93")

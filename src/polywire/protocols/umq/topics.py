@@ -68,6 +68,8 @@ class TopicState(Enum):
     LEAVING = "leaving"  # U sent, D not yet there
     REFUSED = "refused"  # never subscribed to, U sent
 
+    __hash__ = object.__hash__  # members are looked up for every message, and Enum's own hash is Python code
+
 
 @unique
 class TopicEvent(Enum):
@@ -77,6 +79,8 @@ class TopicEvent(Enum):
     UPDATE = "T"
     CLOSE = "D"
     LEAVE = "leave"
+
+    __hash__ = object.__hash__  # members are looked up for every message, and Enum's own hash is Python code
 
 
 @unique
