@@ -6,6 +6,7 @@ from typing import Any
 from benchmarks.wire_cases import Case
 from polywire.protocols.frame import Frame
 from polywire.protocols.umq.frames import Attachment, Call, Decoder, TopicUpdate, encode
+from polywire.protocols.umq.methods import read_method, write_method
 
 COUNT = 1000
 
@@ -22,6 +23,7 @@ def each(function: Callable[[Any], object], arguments: Sequence[object]) -> Call
 
 def cases() -> list[Case]:
     payload = '["call","thermostat","set","' + "x" * 34 + '"]'
+    publish = '["publish","sensors/room0001/temperature","' + "x" * 64 + '"]'
     updates: list[Frame] = [TopicUpdate(0x5F0000 + number, "x" * 64) for number in range(COUNT)]
     calls: list[Frame] = [Call(0x12345 + number, payload) for number in range(COUNT)]
     accented: list[Frame] = [TopicUpdate(0x5F0000 + number, "é" * 64) for number in range(COUNT)]
@@ -51,4 +53,6 @@ def cases() -> list[Case]:
         encoding("updates", "64 B", updates),
         encoding("calls", "64 B", calls),
         encoding("updates", "16 KiB", large),
+        Case("read publish", "64 B", COUNT, each(read_method, [publish] * COUNT)),
+        Case("write publish", "64 B", COUNT, each(write_method, [read_method(publish)] * COUNT)),
     ]

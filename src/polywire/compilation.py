@@ -22,6 +22,7 @@ HOT_MODULES = (
     "polywire.protocols.umq.state",
     "polywire.protocols.umq.ids",
     "polywire.protocols.umq.calls",
+    "polywire.protocols.umq.callbacks",
     "polywire.protocols.umq.topics",
     "polywire.protocols.umq.bodies",
     "polywire.protocols.umq.methods",

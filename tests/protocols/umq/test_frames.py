@@ -12,6 +12,7 @@ from polywire.protocols.umq import (
     CallException,
     Decoder,
     Fatal,
+    FatalCode,
     Hello,
     LocalProtocolError,
     RemoteProtocolError,
@@ -349,6 +350,14 @@ def test_a_fatal_has_a_code_and_a_message() -> None:
         with pytest.raises(LocalProtocolError) as caught:
             encode(Fatal(code, "x"))
         assert caught.value.rule == "UMQ-27"
+
+
+@pytest.mark.rule("UMQ-96")
+@pytest.mark.parametrize("code", list(FatalCode))
+def test_a_fatal_takes_each_code_as_it_is_named(code: FatalCode) -> None:
+    frame = Fatal(code, code.text)
+    assert encode(frame) == f"F0:{code.value} {code.text}"
+    assert one(f"F0:{code.value} {code.text}") == frame
 
 
 @pytest.mark.rule("UMQ-33")

@@ -3,8 +3,11 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from polywire.protocols import umq
 from polywire.protocols.umq import attributes, callbacks, calls, frames, topics
+from polywire.protocols.umq.methods import read_method
 from tests.conformance.rules import read_page
 
 ROOT = Path(__file__).parents[3]
@@ -14,6 +17,36 @@ PAGE = ROOT / "docs" / "protocols" / "umq.md"
 def test_the_python_of_the_page_runs() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     exec(compile(code, str(PAGE), "exec"), {})  # noqa: S102 - our own page
+
+
+def test_the_conversation_of_the_page_is_legal() -> None:
+    (text,) = re.findall(r"```\n(client: H1.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    decoders = {"client": umq.Decoder(), "server": umq.Decoder()}
+    machine = umq.Machine(umq.Role.SERVER)
+    seen = []
+    for line in text.splitlines():
+        sender, message = re.split(r"  +", line)[0].split(": ", 1)
+        (frame,) = decoders[sender].feed(b"picture" if message == "<binary message>" else message)
+        if sender == "client":
+            assert machine.receive(frame)
+        else:
+            machine.send(frame)
+        if isinstance(frame, umq.Call):
+            seen.append(type(read_method(frame.payload, frame.attachments)).__name__)
+    assert seen == ["SubscribeTopic", "Publish", "Publish", "CallService", "Serve"]
+    assert machine.state is umq.State.OPEN
+
+
+def test_the_errors_of_the_page_are_those_that_are_sent() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    with pytest.raises(umq.RemoteProtocolError) as remote:
+        umq.Decoder().feed("Cb:")
+    reply = remote.value.reply
+    assert isinstance(reply, umq.Fatal)
+    assert f"`{umq.encode(reply)!s}`" in page
+    with pytest.raises(umq.MethodError) as method:
+        read_method('["publish","","x"]')
+    assert f"`{umq.encode(umq.CallException(4, method.value.payload))!s}`" in page
 
 
 def test_the_rules_are_numbered_without_gaps() -> None:

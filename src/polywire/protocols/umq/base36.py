@@ -13,7 +13,7 @@ from polywire.protocols.umq.errors import LocalProtocolError
 MAX_NUMBER: Final = 0xFFFF_FFFF_FFFF_FFFF  # UMQ-84
 SAFE_DIGITS: Final = 12
 SPLIT: Final = 36**6
-NATIVE: Final = 36**12
+SHORT: Final = 36**11  # what mypyc compares without making an object
 
 
 def digit(char: i32) -> i64:
@@ -56,24 +56,23 @@ def parse(text: str) -> int | None:
 
 def write(number: int) -> str:
     """The shortest text of a number; 0 is ``0``."""
-    if not 0 <= number <= MAX_NUMBER:
-        raise LocalProtocolError(f"{number} is not a number from 0 to {MAX_NUMBER}", rule="UMQ-84")
     out = StringWriter()
-    if number < NATIVE:
-        power: i64 = 1
-        value: i64 = number
-        while value // power >= 36:
-            power *= 36
-        append_digits(out, value, power)
+    if 0 <= number < SHORT:
+        append_number(out, number)
+    elif 0 < number <= MAX_NUMBER:
+        append_number(out, number // SPLIT)
+        append_digits(out, number % SPLIT, SPLIT // 36)
     else:
-        high: i64 = number // SPLIT
-        low: i64 = number % SPLIT
-        power = 1
-        while high // power >= 36:
-            power *= 36
-        append_digits(out, high, power)
-        append_digits(out, low, SPLIT // 36)
+        raise LocalProtocolError(f"{number} is not a number from 0 to {MAX_NUMBER}", rule="UMQ-84")
     return out.getvalue()
+
+
+def append_number(out: StringWriter, value: i64) -> None:
+    """Write a number without leading zeros."""
+    power: i64 = 1
+    while value // power >= 36:
+        power *= 36
+    append_digits(out, value, power)
 
 
 def append_digits(out: StringWriter, value: i64, power: i64) -> None:
