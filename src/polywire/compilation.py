@@ -32,6 +32,17 @@ HOT_MODULES = (
     "polywire.protocols.fmqp.session",
     "polywire.protocols.mqttrpc.wire",
     "polywire.protocols.mqttrpc.frames",
+    "polywire.protocols.umq.base36",
+    "polywire.protocols.umq.attachments",
+    "polywire.protocols.umq.frames",
+    "polywire.protocols.umq.state",
+    "polywire.protocols.umq.ids",
+    "polywire.protocols.umq.calls",
+    "polywire.protocols.umq.callbacks",
+    "polywire.protocols.umq.topics",
+    "polywire.protocols.umq.bodies",
+    "polywire.protocols.umq.methods",
+    "polywire.protocols.umq.envelopes",
 )
 
 

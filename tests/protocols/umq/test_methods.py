@@ -1,0 +1,261 @@
+import pytest
+from fuzz.targets import umq as target
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from polywire.protocols.umq import LocalProtocolError, MethodError
+from polywire.protocols.umq.base36 import MAX_NUMBER, write
+from polywire.protocols.umq.bodies import JSON_TYPE, Body, Payload
+from polywire.protocols.umq.methods import (
+    METHODS,
+    CallService,
+    Method,
+    Publish,
+    Serve,
+    SubscribeTopic,
+    Unserve,
+    UnsubscribeTopic,
+    WhoAmI,
+    read_method,
+    write_method,
+)
+
+
+def refused(payload: str, rule: str, code: int = 11) -> str:
+    with pytest.raises(MethodError) as caught:
+        read_method(payload)
+    assert caught.value.rule == rule
+    assert caught.value.code == code
+    assert caught.value.payload.startswith(f"{code} ")
+    return caught.value.reason
+
+
+EACH: list[tuple[str, Method]] = [
+    ('["subscribe","home/*",7]', SubscribeTopic("home/*", 7)),
+    ('["subscribe","home/**",7,{"envelope":true}]', SubscribeTopic("home/**", 7, envelope=True)),
+    ('["unsubscribe",7]', UnsubscribeTopic(7)),
+    ('["publish","a/b","21"]', Publish("a/b", Body(b"21"))),
+    ('["publish","a/b",{"t": 1.50}]', Publish("a/b", Body(b'{"t": 1.50}', JSON_TYPE))),
+    (
+        '["publish","a","x",{"headers":{"h":"v","n":1,"f":1.5},"content_type":"text/x","retain":true}]',
+        Publish("a", Body(b"x", "text/x"), (("h", "v"), ("n", 1), ("f", 1.5)), retain=True),
+    ),
+    ('["call","lamp","toggle","on"]', CallService("lamp", "toggle", Body(b"on"))),
+    (
+        '["call","lamp","toggle",[1],{"timeout":100,"headers":{"h":"v"},"stream":0}]',
+        CallService("lamp", "toggle", Body(b"[1]", JSON_TYPE), 100, (("h", "v"),), 0),
+    ),
+    ('["serve","lamp",5]', Serve("lamp", 5)),
+    ('["unserve","lamp"]', Unserve("lamp")),
+    ('["whoami"]', WhoAmI()),
+]
+
+
+@pytest.mark.rule(
+    "UMQ-109",
+    "UMQ-112",
+    "UMQ-113",
+    "UMQ-114",
+    "UMQ-115",
+    "UMQ-116",
+    "UMQ-117",
+    "UMQ-118",
+    "UMQ-125",
+    "UMQ-126",
+    "UMQ-128",
+)
+@pytest.mark.parametrize(("payload", "method"), EACH)
+def test_each_method_is_read_and_written(payload: str, method: Method) -> None:
+    assert read_method(payload) == method
+    assert write_method(method) == Payload(payload)
+
+
+def test_the_table_has_exactly_the_methods_of_the_page() -> None:
+    assert list(METHODS) == ["subscribe", "unsubscribe", "publish", "call", "serve", "unserve", "whoami"]
+
+
+@pytest.mark.rule("UMQ-111")
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("7", 7),
+        ('"7Z"', 287),
+        ('"0"', 0),
+        ('""', 0),
+        ("0", 0),
+        (str(MAX_NUMBER), MAX_NUMBER),
+        ('"3W5E11264SGSF"', MAX_NUMBER),
+    ],
+)
+def test_an_id_is_a_number_or_base_36(text: str, number: int) -> None:
+    assert read_method(f'["unsubscribe",{text}]') == UnsubscribeTopic(number)
+    assert read_method(f'["subscribe","a",{text}]') == SubscribeTopic("a", number)
+    assert read_method(f'["serve","a",{text}]') == Serve("a", number)
+    assert read_method(f'["call","a","m","",{{"stream":{text}}}]') == CallService("a", "m", Body(b""), stream=number)
+
+
+@pytest.mark.rule("UMQ-111")
+@pytest.mark.parametrize(
+    "text",
+    ['"7z"', '"-1"', "-1", "1.0", "1e3", "true", "null", "[7]", "{}", str(MAX_NUMBER + 1), '"3W5E11264SGSG"', '" 7"']
+    + ["1" * length for length in (4000, 4300, 4301, 10_000)],
+)
+def test_anything_else_is_no_id(text: str) -> None:
+    assert len(refused(f'["unsubscribe",{text}]', "UMQ-111")) < 300
+
+
+@pytest.mark.rule("UMQ-109")
+@pytest.mark.parametrize(
+    "payload",
+    [
+        *["", "x", "{}", '"publish"', "[", '["publish"', "[1]", "[[]]", "[null]", "[]", "null", "\ud800", '["\ud800"]'],
+        *['["whoami"] x', '["whoami",]', '["publish","a","\\ud800"]', '["publish","a","\x01"]', '["publish","a",NaN]'],
+        *[
+            '["publish","a",01]',
+            "[" * 100_000,
+            '["publish","a",' + "[" * 100_000,
+            '["publish","a",' + '{"a":' * 100_000,
+        ],
+    ],
+    ids=lambda payload: ascii(payload[:20]),
+)
+def test_what_is_no_array_with_a_name_is_refused(payload: str) -> None:
+    assert len(refused(payload, "UMQ-109")) < 300
+
+
+@pytest.mark.rule("UMQ-129")
+@pytest.mark.parametrize("name", ["foo", "", "Publish", "x" * 10_000, "publish ", "\\u0000"])
+def test_an_unknown_method_has_no_route(name: str) -> None:
+    reason = refused(f'["{name}"]', "UMQ-129", code=7)
+    assert "publish" in reason
+    assert len(reason) < 300
+
+
+@pytest.mark.parametrize(
+    ("payload", "rule"),
+    [
+        ('["subscribe"]', "UMQ-112"),
+        ('["subscribe","a"]', "UMQ-112"),
+        ('["subscribe","a",1,{},2]', "UMQ-112"),
+        ('["subscribe","",1]', "UMQ-112"),
+        ('["subscribe",5,1]', "UMQ-112"),
+        ('["subscribe","a",1,{"envelop":true}]', "UMQ-128"),
+        ('["subscribe","a",1,{"envelope":1}]', "UMQ-128"),
+        ('["subscribe","a",1,[]]', "UMQ-128"),
+        ('["unsubscribe"]', "UMQ-113"),
+        ('["unsubscribe",1,2]', "UMQ-113"),
+        ('["publish","a"]', "UMQ-114"),
+        ('["publish","","x"]', "UMQ-114"),
+        ('["publish",null,"x"]', "UMQ-114"),
+        ('["publish","a","x",{"timeout":1}]', "UMQ-125"),
+        ('["publish","a","x",{"retain":"yes"}]', "UMQ-125"),
+        ('["publish","a","x",{"content_type":1}]', "UMQ-125"),
+        ('["publish","a","x",{"headers":{"a":true}}]', "UMQ-125"),
+        ('["publish","a","x",{"headers":{"a":[1]}}]', "UMQ-125"),
+        ('["publish","a","x",{"headers":{"a":1e999}}]', "UMQ-125"),
+        ('["publish","a","x",{"headers":[]}]', "UMQ-125"),
+        ('["call","s","m"]', "UMQ-115"),
+        ('["call","","m","x"]', "UMQ-115"),
+        ('["call","s",1,"x"]', "UMQ-115"),
+        ('["call","s","m","x",{"timeout":0}]', "UMQ-126"),
+        ('["call","s","m","x",{"timeout":-5}]', "UMQ-126"),
+        ('["call","s","m","x",{"timeout":1.5}]', "UMQ-126"),
+        ('["call","s","m","x",{"timeout":4294967296}]', "UMQ-126"),
+        ('["call","s","m","x",{"timeout":' + "9" * 4300 + "}]", "UMQ-126"),
+        ('["call","s","m","x",{"retain":true}]', "UMQ-126"),
+        ('["call","s","m","x",{"stream":"a"}]', "UMQ-111"),
+        ('["serve","s"]', "UMQ-116"),
+        ('["serve","",1]', "UMQ-116"),
+        ('["unserve"]', "UMQ-117"),
+        ('["unserve",""]', "UMQ-117"),
+        ('["whoami",1]', "UMQ-118"),
+    ],
+    ids=lambda text: text[:60],
+)
+@pytest.mark.rule(
+    "UMQ-109", "UMQ-112", "UMQ-113", "UMQ-114", "UMQ-115", "UMQ-116", "UMQ-117", "UMQ-118", "UMQ-125", "UMQ-126"
+)
+def test_wrong_arguments_are_a_bad_request(payload: str, rule: str) -> None:
+    assert len(refused(payload, rule)) < 300
+
+
+def test_an_error_says_what_is_allowed() -> None:
+    assert refused('["publish","a"]', "UMQ-114") == "publish takes 2 to 3 arguments, not 1"
+    assert refused('["whoami",1]', "UMQ-118") == "whoami takes 0 arguments, not 1"
+    assert (
+        refused('["publish","a","x",{"retian":true}]', "UMQ-125") == "options: Object contains unknown field `retian`"
+    )
+
+
+def test_options_may_be_null() -> None:
+    assert read_method('["publish","a","x",null]') == Publish("a", Body(b"x"))
+    assert read_method('["subscribe","a",1,null]') == SubscribeTopic("a", 1)
+    assert read_method('["call","s","m","x",null]') == CallService("s", "m", Body(b"x"))
+
+
+@pytest.mark.rule("UMQ-121")
+def test_a_binary_body_is_announced_and_goes_first() -> None:
+    written = write_method(Publish("a", Body(b"\xff", "image/png")), [b"more"])
+    assert written == Payload('["publish","a",null,{"content_type":"image/png"}]', (b"\xff", b"more"))
+    assert read_method(written.text, 2) == Publish("a", Body(None, "image/png"))
+    assert read_method('["call","s","m",null]', 1) == CallService("s", "m", Body(None))
+
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
+ids = st.integers(0, MAX_NUMBER)
+headers = st.dictionaries(
+    names,
+    st.one_of(names, st.integers(-(2**63), 2**63), st.floats(allow_nan=False, allow_infinity=False)),
+    max_size=3,
+).map(lambda found: tuple(found.items()))
+texts = names.map(lambda name: Body(name.encode()))
+methods: st.SearchStrategy[Method] = st.one_of(
+    st.builds(SubscribeTopic, names, ids, st.booleans()),
+    st.builds(UnsubscribeTopic, ids),
+    st.builds(Publish, names, texts, headers, st.booleans()),
+    st.builds(CallService, names, names, texts, st.none() | st.integers(1, 2**32 - 1), headers, st.none() | ids),
+    st.builds(Serve, names, ids),
+    st.builds(Unserve, names),
+    st.just(WhoAmI()),
+)
+
+
+@pytest.mark.rule("UMQ-109")
+@given(methods)
+def test_a_written_method_is_read_back(method: Method) -> None:
+    assert read_method(write_method(method).text) == method
+
+
+@pytest.mark.rule("UMQ-111")
+@given(ids)
+def test_both_forms_of_an_id_are_the_same(number: int) -> None:
+    assert read_method(f'["unsubscribe",{number}]') == read_method(f'["unsubscribe","{write(number)}"]')
+
+
+@pytest.mark.rule("UMQ-109")
+@given(st.text(), st.integers(0, 2))
+@example('["publish","a",null]', 1)
+def test_any_text_is_a_payload_or_the_documented_error(payload: str, attachments: int) -> None:
+    target.check_payload(payload, attachments)
+
+
+@pytest.mark.parametrize(
+    ("method", "rule"),
+    [
+        (SubscribeTopic("", 1), "UMQ-112"),
+        (SubscribeTopic("a", 2**64), "UMQ-111"),
+        (UnsubscribeTopic(-1), "UMQ-111"),
+        (Publish("", Body(b"")), "UMQ-114"),
+        (Publish("\ud800", Body(b"")), "UMQ-109"),
+        (Publish("a", Body(b""), (("h", float("nan")),)), "UMQ-125"),
+        (CallService("", "m", Body(b"")), "UMQ-115"),
+        (CallService("s", "m", Body(b""), timeout=0), "UMQ-126"),
+        (CallService("s", "m", Body(b""), stream=-1), "UMQ-111"),
+        (Serve("", 1), "UMQ-116"),
+        (Unserve(""), "UMQ-117"),
+    ],
+)
+def test_what_the_hub_would_refuse_is_not_sent(method: Method, rule: str) -> None:
+    with pytest.raises(LocalProtocolError) as caught:
+        write_method(method)
+    assert caught.value.rule == rule
