@@ -191,7 +191,7 @@ class Grants:
         return self.everything or self._allows(PUBLISH, channel)
 
     def may_subscribe(self, pattern: str, *, dollar: bool = True) -> bool:
-        """Whether the client may subscribe to the pattern. ``dollar``: whether its first wildcard reaches ``$`` names."""
+        """Whether the client may subscribe to the pattern. ``dollar``: as in ``Subscription``."""
         return self.everything or self._allows(SUBSCRIBE, pattern, dollar=dollar)
 
     def may_call(self, service: str) -> bool:
