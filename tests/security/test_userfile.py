@@ -58,10 +58,11 @@ def test_a_link_stays_a_link(path: Path, tmp_path: Path) -> None:
 
 def test_a_file_with_a_mistake_is_left_alone(path: Path) -> None:
     path.write_text("anna:-:\nnonsense\n")
-    for change in (lambda: put_user(path, User("otto", NO_PASSWORD)), lambda: remove_user(path, "anna")):
-        with pytest.raises(UserFileError) as caught:
-            change()
-        assert caught.value.line == 2
+    with pytest.raises(UserFileError, match=":2: ") as caught:
+        put_user(path, User("otto", NO_PASSWORD))
+    assert caught.value.line == 2
+    with pytest.raises(UserFileError, match=":2: "):
+        remove_user(path, "anna")
     assert path.read_text() == "anna:-:\nnonsense\n"
 
 

@@ -44,7 +44,6 @@ def add(
     The password is asked for twice, or read from standard input. A running hub takes the change with SIGHUP.
 
     Examples:
-
     * `polywire user add anna`
 
     * `polywire user add sensor-7 --group sensors --file /etc/polywire/users`

@@ -71,7 +71,7 @@ class Authenticator:
         self.users: Final = users
         self.tokens: Final = tokens
         self.certificates: Final = certificates
-        self.throttle: Final = throttle or Throttle()
+        self.throttle: Final = throttle if throttle is not None else Throttle()
         self.open: Final = users is None and tokens is None and certificates is None
         self.anonymous: Final = anonymous or self.open
 

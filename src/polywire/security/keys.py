@@ -124,11 +124,12 @@ def jwk_key(entry: dict[str, Any], algorithms: tuple[str, ...], where: str) -> T
     if not isinstance(kid, str):
         raise TokenKeyError(f'{where}: "kid" is not a text')
     wanted = tuple(name for name in algorithms if alg in {None, name}) if isinstance(alg, str | None) else ()
-    if not wanted or entry.get("kty") not in {"RSA", "EC", "oct"}:
+    kind = entry.get("kty")
+    if not wanted or not isinstance(kind, str) or kind not in {"RSA", "EC", "oct"}:
         return None
     try:
         key = jwt.PyJWK({name: value for name, value in entry.items() if name != "alg"}).key
-    except (jwt.PyJWTError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError, AttributeError, KeyError) as error:
         raise TokenKeyError(f"{where} can't be read: {error}") from error
     if isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
         raise TokenKeyError(f"{where} is a private key, which only the issuer of tokens needs; give its public part")

@@ -30,8 +30,8 @@ def read_rule(table: Mapping[str, object], *, protocols: Collection[str] = ()) -
         if key not in KEYS:
             near = difflib.get_close_matches(key, KEYS, 1)
             raise AccessRuleError(key, f"no such key; did you mean {near[0]!r}?" if near else f"not of {list(KEYS)}")
-    effect = table.get("effect", "allow")
-    if effect not in {"allow", "deny"}:
+    effect = read_text(table, "effect")
+    if effect not in {"", "allow", "deny"}:
         raise AccessRuleError("effect", f"{effect!r} is neither 'allow' nor 'deny'")
     protocol = read_text(table, "protocol")
     if protocol and protocols and protocol not in protocols:
