@@ -7,14 +7,12 @@ place; the ``Throttle`` is handed on.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from polywire.errors import PolywireError
 from polywire.hub.access import ANONYMOUS, Identity
 from polywire.security.certificates import CertificateError, CertificateNames
-from polywire.security.names import TOKEN_USER
+from polywire.security.credentials import Credentials
 from polywire.security.throttle import Throttle
 from polywire.security.tokens import TokenError, Tokens
 from polywire.security.users import Users
@@ -38,17 +36,6 @@ class Throttled(PolywireError):  # noqa: N818 - what happened to the client; Log
     def __init__(self, retry_after: float) -> None:
         super().__init__(f"too many failed logins, try again in {math.ceil(retry_after)} s")
         self.retry_after = retry_after
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What a client presented, whatever it was. ``password`` None: none; ``listener``: whom its listener stands for."""
-
-    user: str = ""
-    password: str | bytes | None = field(default=None, repr=False)
-    token: str | bytes | None = field(default=None, repr=False)
-    certificate: Mapping[str, object] | None = field(default=None, repr=False)
-    listener: str = ""
 
 
 class Authenticator:
@@ -79,7 +66,7 @@ class Authenticator:
         """Whether a password has to be checked, which takes long enough to belong in a worker thread."""
         if self.users is None or credentials.password is None or not credentials.user:
             return False
-        return token_of(credentials) is None
+        return credentials.presented_token() is None
 
     def retry_after(self, address: str, now: float) -> float:
         """The seconds this address has to wait before a login is looked at; worth asking before taking a thread."""
@@ -87,7 +74,7 @@ class Authenticator:
 
     def authenticate(self, credentials: Credentials, address: str, now: float) -> Identity:
         """Who this is, or a ``LoginError``, or ``Throttled``. ``now`` is the time of a clock that only runs forward."""
-        token = token_of(credentials)
+        token = credentials.presented_token()
         if self.open or (not credentials.user and token is None):
             return self._unclaimed(credentials)
         wait = self.throttle.retry_after(address, now)
@@ -133,12 +120,3 @@ class Authenticator:
 
     def _known(self, name: str, how: str) -> Identity:
         return Identity(name, self.users.groups(name) if self.users is not None else (), how)
-
-
-def token_of(credentials: Credentials) -> str | bytes | None:
-    """The token among the credentials: as such, or as the password of no user or of the user ``token``."""
-    if credentials.token is not None:
-        return credentials.token
-    if credentials.user == TOKEN_USER:
-        return credentials.password
-    return None if credentials.user else credentials.password or None
