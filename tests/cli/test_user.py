@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from polywire.cli import user
+from polywire.security.userfile import make_user
 from polywire.security.users import load_users
+from tests.security.hashing import CountingHasher
 
 COMMAND = [sys.executable, "-m", "polywire.cli.user"]
 
@@ -74,6 +76,13 @@ def test_outdated_hashes_and_wide_permissions_are_told(path: Path) -> None:
     code, out, err = run("list", "-f", path)
     assert (code, out) == (0, "anna\t\toutdated hash\n")
     assert "mode 0644" in err
+
+
+def test_a_right_password_with_an_outdated_hash_is_told_how_to_renew_it(path: Path) -> None:
+    path.write_text(f"{make_user('anna', 'secret', hasher=CountingHasher())}\n")
+    code, out, err = run("check", "anna", "-f", path, "--password-stdin", stdin="secret")
+    assert (code, out) == (0, "anna: the password is right\n")
+    assert "'polywire user add anna' makes a new one" in err
 
 
 @pytest.mark.parametrize(
