@@ -18,6 +18,7 @@ HOT_MODULES = (
     "polywire.protocols.fmqp.frames",
     "polywire.hub.channels",
     "polywire.hub.trie",
+    "polywire.hub.access",
     "polywire.hub.message",
     "polywire.hub.outbox",
     "polywire.hub.routes",

@@ -1,0 +1,148 @@
+"""``polywire user``: add, remove, list and check the users of a file."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from polywire.security.userfile import make_user, permission_problem, put_user, remove_user
+from polywire.security.users import MAX_PASSWORD, NO_PASSWORD, UserFileError, load_users
+
+DEFAULT_FILE = Path("polywire.users")
+
+app = typer.Typer(
+    name="user",
+    help="Add, remove, list and check the users of a file of users.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+Name = Annotated[str, typer.Argument(help="The user's name.", show_default=False)]
+File = Annotated[Path, typer.Option("--file", "-f", help="The file of users.", dir_okay=False)]
+FromStdin = Annotated[bool, typer.Option("--password-stdin", help="Read the password from standard input.")]
+
+
+@app.command()
+def add(
+    name: Name,
+    file: File = DEFAULT_FILE,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", "-g", help="A group the user is in; may be given again.")
+    ] = None,
+    password_stdin: FromStdin = False,
+    no_password: Annotated[
+        bool, typer.Option("--no-password", help="No password: known by certificate or listener only.")
+    ] = False,
+) -> None:
+    """Add a user, or give one a new password and new groups.
+
+    The password is asked for twice, or read from standard input. A running hub takes the change with SIGHUP.
+
+    Examples:
+    * `polywire user add anna`
+
+    * `polywire user add sensor-7 --group sensors --file /etc/polywire/users`
+
+    * `pass show hub/anna | polywire user add anna --password-stdin`
+    """
+    if no_password and password_stdin:
+        fail("--no-password and --password-stdin exclude each other", code=2)
+    try:
+        # An impossible name is told before anybody types a password for it.
+        user = make_user(name, None, tuple(group or ()))
+        if not no_password:
+            user = make_user(name, ask_password(twice=True, from_stdin=password_stdin), user.groups)
+        replaced = put_user(file, user)
+    except UserFileError as error:
+        fail(str(error))
+    typer.echo(f"{'changed' if replaced else 'added'} {name} in {file}")
+
+
+@app.command()
+def remove(name: Name, file: File = DEFAULT_FILE) -> None:
+    """Remove a user.
+
+    Example: `polywire user remove anna`
+    """
+    try:
+        removed = remove_user(file, name)
+    except UserFileError as error:
+        fail(str(error))
+    if not removed:
+        fail(f"{file}: there is no user {name!r}; 'polywire user list' shows those there are")
+    typer.echo(f"removed {name} from {file}")
+
+
+@app.command("list")
+def list_users(file: File = DEFAULT_FILE) -> None:
+    """List the users: name, groups, remarks. Tab-separated where the output is not a terminal.
+
+    Example: `polywire user list --file /etc/polywire/users`
+    """
+    try:
+        users = load_users(file)
+        outdated = set(users.outdated())
+        wide = permission_problem(file)
+    except UserFileError as error:
+        fail(str(error))
+    rows = []
+    for user in users.by_name.values():
+        remark = "no password" if user.hash == NO_PASSWORD else "outdated hash" if user.name in outdated else ""
+        rows.append((user.name, ",".join(user.groups), remark))
+    if sys.stdout.isatty():
+        table = Table("user", "groups", "remarks")
+        for row in rows:
+            table.add_row(*row)
+        Console(markup=False, highlight=False).print(table)
+    else:
+        for row in rows:
+            typer.echo("\t".join(row))
+    if wide is not None:
+        typer.echo(f"warning: {wide}", err=True)
+
+
+@app.command()
+def check(name: Name, file: File = DEFAULT_FILE, password_stdin: FromStdin = False) -> None:
+    """Check a user's password: exit code 0 where it is right, 1 where it is not.
+
+    Example: `polywire user check anna`
+    """
+    try:
+        users = load_users(file)
+    except UserFileError as error:
+        fail(str(error))
+    identity = users.verify(name, ask_password(twice=False, from_stdin=password_stdin))
+    if identity is None:
+        fail(f"{name}: there is no such user, or the password is another one")
+    typer.echo(f"{name}: the password is right")
+    if name in users.outdated():
+        typer.echo(
+            f"warning: the hash of {name} was made with other parameters than are used today; "
+            f"'polywire user add {name}' makes a new one",
+            err=True,
+        )
+
+
+def ask_password(*, twice: bool, from_stdin: bool) -> str | bytes:
+    """The password: the first line of standard input, octet by octet, or what is typed without being shown."""
+    if from_stdin:
+        return typer.get_binary_stream("stdin").readline(MAX_PASSWORD + 3).rstrip(b"\r\n")
+    if not sys.stdin.isatty():
+        fail("standard input is not a terminal to ask for a password; use --password-stdin", code=2)
+    password: str = typer.prompt("Password", hide_input=True, confirmation_prompt=twice)
+    return password
+
+
+def fail(message: str, *, code: int = 1) -> NoReturn:
+    """Say what is wrong and end."""
+    typer.echo(f"polywire user: {message}", err=True)
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    app(prog_name="polywire user")
