@@ -53,7 +53,7 @@ def show_size(octets: int) -> str:
 
 def show_seconds(seconds: float) -> str:
     """The duration in seconds."""
-    return f"{int(seconds) if seconds.is_integer() else seconds} s"
+    return f"{int(seconds) if float(seconds).is_integer() else seconds} s"
 
 
 def _split(text: str, units: Mapping[str, object]) -> tuple[Fraction, str]:

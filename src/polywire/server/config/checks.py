@@ -116,8 +116,8 @@ def _access(config: Config, at: At) -> Iterator[Problem]:
             yield at("is for a user or for a group, not both; write two rules", "access", index)
         elif config.auth is None and (rule.user is not None or rule.group is not None):
             yield at("names a user or group, but without [auth] nobody has a name", "access", index)
-        elif rule.user is None and rule.group is None and config.auth is None and "{user}" in "".join(rule.channel):
-            yield at("holds {user}, but without [auth] nobody has a name", "access", index, "channel")
+        elif rule.user is None and rule.group is None and config.auth is None and "{user}" in "".join(rule.channels):
+            yield at("holds {user}, but without [auth] nobody has a name", "access", index, "channels")
 
 
 def _files(struct: Section, table: Table, at: At) -> Iterator[Problem]:

@@ -117,7 +117,7 @@ class Seconds:
     def allowed(self) -> str:
         """The bounds, and both ways to write it."""
         zero = f", or 0 for {self.never}" if self.never else ""
-        return f'seconds, from {show_seconds(self.least)} to {show_seconds(self.most)}{zero}, such as 30 or "500 ms"'
+        return f'seconds, from {show_seconds(self.least)} to {show_seconds(self.most)}{zero}, such as 30 or "30 s"'
 
     def read(self, value: object, _folder: Path) -> float:
         """A number, or text with a unit."""
@@ -220,7 +220,7 @@ class Choice:
             raise ValueError
         return str(value)
 
-    def show(self, value: str) -> str:
+    def show(self, value: str | None) -> str | None:
         """As it is."""
         return value
 

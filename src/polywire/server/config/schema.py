@@ -112,7 +112,7 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 64 * KIB
     handshake_time: Annotated[float, Seconds("How long a client may take to log in.")] = 10.0
     idle_time: Annotated[
-        float, Seconds("How long a connection may be silent in both directions.", least=1, never="ever")
+        float, Seconds("How long a connection may be silent in both directions.", least=1, never="no limit")
     ] = 0.0
     call_time: Annotated[float, Seconds("How long a call may take that names no time of its own.")] = 30.0
     drain_time: Annotated[float, Seconds("How long accepted work may take to finish when the hub stops.")] = 10.0
@@ -144,6 +144,7 @@ class Jwt(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     issuer: Annotated[str | None, Text("What `iss` must be.")] = None
     user_claim: Annotated[str, Text("The claim that is the user's name.")] = "sub"
     groups_claim: Annotated[str, Text("The claim that lists the user's groups.")] = "groups"
+    leeway: Annotated[float, Seconds("How far clocks may be apart.", least=0.0, most=3600.0)] = 0.0
 
 
 class ListenerUsers(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,10 +154,12 @@ class ListenerUsers(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Throttle(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often one address may fail to log in."""
+    """What failed logins cost: how long their address has to wait before it may try again."""
 
-    failures: Annotated[int, Count("How many failures within `period`.", most=1_000_000)] = 10
-    period: Annotated[float, Seconds("How long a failure counts; an address past them is refused that long.")] = 60.0
+    failures: Annotated[int, Count("How many failed logins cost nothing.", least=0, most=1_000_000)] = 5
+    first_wait: Annotated[float, Seconds("What the next one costs; each one after it twice as much.")] = 1.0
+    longest_wait: Annotated[float, Seconds("What one costs at most.")] = 60.0
+    forget_time: Annotated[float, Seconds("After how long without a failure an address starts anew.")] = 900.0
 
 
 class Auth(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -169,6 +172,13 @@ class Auth(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     certificate: Annotated[
         bool, Flag("Whether the name in a client's certificate is its user; needs `tls.client_ca`.")
     ] = False
+    certificate_name: Annotated[
+        Literal["cn", "dns", "email", "uri"],
+        Choice(
+            "Where that name stands: the subject's common name, or an alternative name of this kind.",
+            ("cn", "dns", "email", "uri"),
+        ),
+    ] = "cn"
     anonymous: Annotated[bool, Flag("Whether clients that do not log in are let in, as nobody in particular.")] = False
     jwt: Jwt | None = None
     listeners: ListenerUsers = ListenerUsers()
@@ -183,14 +193,12 @@ class AccessRule(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     user: Annotated[str | None, Text("The user it is for.")] = None
     group: Annotated[str | None, Text("Or the group it is for.")] = None
-    protocol: Annotated[tuple[str, ...], Choices("The protocols it holds on; all when left out.", PROTOCOLS)] = (
-        PROTOCOLS
-    )
-    action: Annotated[tuple[str, ...], Choices("What it is about.", ACTIONS)]
-    channel: Annotated[
+    protocol: Annotated[str | None, Choice("The protocol it holds on; all when left out.", PROTOCOLS)] = None
+    actions: Annotated[tuple[str, ...], Choices("What it is about.", ACTIONS)]
+    channels: Annotated[
         tuple[str, ...],
         Patterns(
-            "The channels or services: `*` is one level, `**` at the end any number, `{user}` the user's own name."
+            "The channels, or services: `*` is one level, `**` at the end any number, `{user}` the user's own name."
         ),
     ]
     effect: Annotated[Literal["allow", "deny"], Choice("Whether that is allowed or denied.", ("allow", "deny"))] = (
@@ -217,7 +225,7 @@ class Fabric(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "local"
     )
     url: Annotated[
-        str | None, Text("Where the cluster is; needed for `nats`.", 'an URL, such as "nats://host:4222"', secret=True)
+        str | None, Text("Where the cluster is; needed for `nats`.", 'a URL, such as "nats://host:4222"', secret=True)
     ] = None
 
 
