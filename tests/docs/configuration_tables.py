@@ -1,4 +1,7 @@
-"""The tables of docs/configuration.md, made from the structs. ``python -m tests.docs.configuration_tables`` writes them."""
+"""The tables of docs/configuration.md, made from the structs.
+
+``python -m tests.docs.configuration_tables`` writes them.
+"""
 
 import inspect
 import re

@@ -91,16 +91,16 @@ def _parse_unix(rest: str) -> Address:
         raise ValueError(f"a Unix socket has a path and no host, such as {EXAMPLES['unix']}")
     if not path or path.endswith("/"):
         raise ValueError(f"unix: is followed by the path of a socket, such as {EXAMPLES['unix']}")
-    if "\0" in path:
-        raise ValueError("a path holds no NUL")
-    octets = len(path.encode(errors="surrogateescape"))
+    if not path.isprintable():
+        raise ValueError("a path here holds no control characters")
+    octets = len(path.encode())
     if octets > LONGEST_UNIX_PATH:
         raise ValueError(f"the path of a Unix socket has at most {LONGEST_UNIX_PATH} octets, this one has {octets}")
     return Address("unix", path=path)
 
 
 def _parse_url(scheme: str, text: str) -> Address:
-    if any(ord(char) <= 32 or ord(char) == 127 for char in text):
+    if " " in text or not text.isprintable():
         raise ValueError("an address holds no spaces or control characters")
     try:
         url = urlsplit(text)

@@ -164,10 +164,10 @@ class File:
     exists: bool = True
 
     def read(self, value: object, folder: Path) -> Path:
-        """A path that a file system could have."""
+        """A path that can be shown in a message."""
         text = str(_typed(value, Annotated[str, msgspec.Meta(min_length=1)]))
-        if "\0" in text:
-            raise ValueError("a path holds no NUL")
+        if not text.isprintable():
+            raise ValueError("a path here holds no control characters")
         return folder / text
 
     def show(self, value: Path | None) -> str | None:
@@ -216,9 +216,11 @@ class Choice:
 
     def read(self, value: object, _folder: Path) -> str:
         """One of the words, letter by letter."""
-        if value not in self.words:
+        # 1.3 without quotes, as in --set tls.minimum_version=1.3, is a number to TOML.
+        word = str(value) if isinstance(value, float) else value
+        if not isinstance(word, str) or word not in self.words:
             raise ValueError
-        return str(value)
+        return word
 
     def show(self, value: str | None) -> str | None:
         """As it is."""
@@ -266,7 +268,7 @@ class Patterns:
             if problem is None and re.search(r"[{}]", pattern.replace("{user}", "")):
                 problem = "the only name in braces is {user}"
             if problem is not None:
-                raise ValueError(f"{written(pattern)}: {problem}")
+                raise ValueError(problem if pattern == value else f"{as_written(pattern)}: {problem}")
         return found
 
     def show(self, value: tuple[str, ...]) -> list[str]:
@@ -293,7 +295,7 @@ class Groups:
         return {name: list(users) for name, users in value.items()}
 
 
-def written(value: object) -> str:
+def as_written(value: object) -> str:
     """A value of any type as an error message shows it: on one line, not too long, nothing a terminal would obey."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -302,7 +304,7 @@ def written(value: object) -> str:
     if isinstance(value, str):
         return json.dumps(value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "…", ensure_ascii=True)
     if isinstance(value, list):
-        return "an empty list" if not value else f"a list that begins with {written(value[0])}"
+        return "an empty list" if not value else f"a list that begins with {as_written(value[0])}"
     if isinstance(value, int) and value.bit_length() > 128:
         return "a huge number"
     return str(value)

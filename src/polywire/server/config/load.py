@@ -97,7 +97,7 @@ def load(path: Path | None = None, sets: Sequence[str] = ()) -> Loaded:
         except ConfigError as error:
             problems.extend(error.problems)
     try:
-        config = read_config(written.tree, written.origin_of)
+        config = read_config(written)
     except ConfigError as error:
         problems.extend(error.problems)
     if problems:

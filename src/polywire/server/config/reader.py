@@ -7,20 +7,19 @@ import msgspec
 
 from polywire.server.config.errors import ConfigError, Origin, Problem
 from polywire.server.config.keys import Key, Table, nearest, root
-from polywire.server.config.kinds import Listener, written
+from polywire.server.config.kinds import Listener, as_written
 from polywire.server.config.lines import KeyPath
 from polywire.server.config.schema import Config, Section
+from polywire.server.config.written import Written
 
-OriginOf = Callable[[KeyPath], Origin]
 
-
-def read_config(tree: dict[str, Any], origin_of: OriginOf) -> Config:
-    """The configuration that ``tree`` describes, or a ``ConfigError`` with all that is wrong with it."""
-    reader = _Reader(origin_of)
-    config = reader.section(tree, root(), ())
+def read_config(written: Written) -> Config:
+    """The configuration that was written, or a ``ConfigError`` with all that is wrong with it."""
+    reader = _Reader(written.origin_of)
+    config = reader.section(written.tree, root(), ())
     if reader.problems:
         raise ConfigError(sorted(reader.problems, key=lambda problem: (problem.origin.kind, problem.origin.line)))
-    return _fit(cast("Config", config), origin_of)
+    return _fit(cast("Config", config), written)
 
 
 def dotted(path: KeyPath) -> str:
@@ -31,24 +30,25 @@ def dotted(path: KeyPath) -> str:
             text += f"[{part}]"
         else:
             bare = part.isascii() and part.replace("-", "").replace("_", "").isalnum()
-            text += ("." if text else "") + (part if bare else written(part))
+            text += ("." if text else "") + (part if bare else as_written(part))
     return text
 
 
 class _Reader:
     """Reads one tree, and keeps the problems it meets."""
 
-    def __init__(self, origin_of: OriginOf) -> None:
+    def __init__(self, origin_of: Callable[[KeyPath], Origin]) -> None:
         self._origin_of = origin_of
         self.problems: list[Problem] = []
 
     def section(self, value: object, table: Table, path: KeyPath) -> Section | None:
         """The struct of a section, or None where something is wrong with it."""
         if not isinstance(value, dict):
+            header = f"[{'.'.join(table.path)}]"
+            header = f"[{header}]" if table.many else header
             example = next(iter(table.keys))
-            self._problem(
-                path, f"found {written(value)}, but this is a section: write [{dotted(path)}] and {example} = …"
-            )
+            found = as_written(value)
+            self._problem(path, f"found {found}, but this is a section: write {header} and {example} = …")
             return None
         before = len(self.problems)
         fields: dict[str, Any] = {}
@@ -69,7 +69,7 @@ class _Reader:
 
     def _many(self, value: object, table: Table, path: KeyPath) -> tuple[Section | None, ...]:
         if not isinstance(value, list):
-            self._problem(path, f"found {written(value)}, but this is a list of tables: write [[{dotted(path)}]]")
+            self._problem(path, f"found {as_written(value)}, but this is a list of tables: write [[{dotted(path)}]]")
             return ()
         return tuple(self.section(item, table, (*path, index)) for index, item in enumerate(value))
 
@@ -78,7 +78,7 @@ class _Reader:
         try:
             return key.kind.read(value, folder)
         except ValueError as error:
-            found = f"found {written(value)}"
+            found = f"found {as_written(value)}"
             if not str(error):
                 self._problem(path, f"{found}, allowed is {key.kind.allowed}")
             elif isinstance(key.kind, Listener):
@@ -96,13 +96,13 @@ class _Reader:
         self.problems.append(Problem(reason, dotted(path), self._origin_of(path)))
 
 
-def _fit(config: Config, origin_of: OriginOf) -> Config:
+def _fit(config: Config, written: Written) -> Config:
     """The configuration with the default that depends on another key."""
     limits = config.limits
     if limits.message_size_before_auth <= limits.message_size:
         return config
-    origin = origin_of(("limits", "message_size_before_auth"))
-    if origin.kind != "default":
+    origin = written.origins.get(("limits", "message_size_before_auth"))
+    if origin is not None:
         reason = f"is more than limits.message_size ({limits.message_size}), which no message may pass"
         raise ConfigError([Problem(reason, "limits.message_size_before_auth", origin)])
     limits = msgspec.structs.replace(limits, message_size_before_auth=limits.message_size)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from polywire.server.config.errors import DEFAULT, ConfigError, Origin, Problem
-from polywire.server.config.kinds import written
+from polywire.server.config.kinds import as_written
 from polywire.server.config.lines import KeyPath
 
 _SET: Final = Origin("set")
@@ -60,10 +60,10 @@ class Written:
 def parse_setting(text: str) -> dict[str, Any]:
     """The tree that ``section.key=value`` stands for. The value is TOML; what isn't is taken as a string."""
     if not text.isprintable() and not _is_text(text):
-        raise ConfigError([Problem(f"{written(text)} is not UTF-8", origin=_SET)])
+        raise ConfigError([Problem(f"{as_written(text)} is not UTF-8", origin=_SET)])
     name, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError([Problem(f"{written(text)} has no =; write it like {_EXAMPLE}", origin=_SET)])
+        raise ConfigError([Problem(f"{as_written(text)} has no =; write it like {_EXAMPLE}", origin=_SET)])
     try:
         tree = tomllib.loads(f"{name.strip()} = 0")
         level: Any = tree
@@ -71,7 +71,9 @@ def parse_setting(text: str) -> dict[str, Any]:
             level = level[_only(level)]
         level[_only(level)] = _value(value)
     except (ValueError, RecursionError):
-        raise ConfigError([Problem(f"{written(name)} is not a key; write it like {_EXAMPLE}", origin=_SET)]) from None
+        raise ConfigError(
+            [Problem(f"{as_written(name)} is not a key; write it like {_EXAMPLE}", origin=_SET)]
+        ) from None
     return tree
 
 
