@@ -1,6 +1,6 @@
 """The tables of docs/configuration.md, made from the structs.
 
-``python -m tests.docs.configuration_tables`` writes them.
+``make docs`` writes them into the page.
 """
 
 import inspect

@@ -22,7 +22,7 @@ def everything_on(folder: Path) -> Path:
 
 def test_the_tables_are_those_of_the_structs() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert page == page_with_tables(page), "run: python -m tests.docs.configuration_tables"
+    assert page == page_with_tables(page), "run: make docs"
 
 
 def test_the_tables_are_not_lost() -> None:

@@ -198,7 +198,7 @@ SIZE = 'octets, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"'
         ("[journal]\npath = ''", '2: journal.path: found "", allowed is the path of a folder'),
         (
             "[journal]\npath = 'a\\u0000'".replace("'", '"'),
-            '2: journal.path: found "a\\u0000": a path here holds no control characters; allowed is the path of a folder',
+            '2: journal.path: found "a\\u0000": a path here holds no control characters; allowed is the path of',
         ),
         ("[listen]\numq = 7101", '2: listen.umq: found 7101, allowed is "ws://…", "wss://…" or "off"'),
         (
