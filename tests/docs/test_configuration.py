@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from polywire.server.config import Config, load
+from polywire.server.config import Config, Loaded, load
 from polywire.server.config.keys import root
 from tests.docs.configuration_tables import PAGE, page_with_tables
 
@@ -36,7 +36,7 @@ def test_the_example_is_the_defaults() -> None:
     loaded = load(EXAMPLE)
     shown = {setting.key: setting.shown for setting in loaded.settings()}
     shown["journal.path"] = "journal"  # relative to the example's folder
-    assert shown == {setting.key: setting.shown for setting in load(None).settings()}
+    assert shown == {setting.key: setting.shown for setting in Loaded(Config()).settings()}
     assert loaded.problems() == []
     assert loaded.config.listen == Config().listen
 

@@ -25,8 +25,7 @@ def problems(path: Path | None, *sets: str) -> list[str]:
     return [str(problem).replace(folder, "") for problem in caught.value.problems]
 
 
-def test_nothing_written_is_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_nothing_written_is_the_defaults() -> None:
     loaded = load()
     assert loaded.config == Config()
     assert loaded.path is None
@@ -56,8 +55,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     assert (config.tls, config.auth, config.access, config.fabric.kind) == (None, None, (), "local")
 
 
-def test_polywire_toml_in_the_working_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_polywire_toml_in_the_working_directory_is_read(tmp_path: Path) -> None:
     write(tmp_path, "[limits]\nconnections = 7\n")
     loaded = load()
     assert loaded.config.limits.connections == 7
