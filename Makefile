@@ -12,7 +12,7 @@ HOT_SOURCES := $(shell find src/polywire -name '*.py')
 INSTALLED := $(VENV)/.installed
 BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 
-.PHONY: help setup build proto test lint format conformance fuzz bench bench-wire demo run clean
+.PHONY: help setup build proto docs test lint format conformance fuzz bench bench-wire demo run clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ lint: $(INSTALLED) ## ruff, mypy strict, import contracts
 format: $(INSTALLED) ## let ruff fix and format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+docs: $(INSTALLED) ## write the parts of the documentation that are made from the code
+	@$(BIN)/python -m tests.docs.configuration_tables
 
 conformance: setup ## per protocol: rules written down, rules proven by a passing test, rules missing
 	@$(BIN)/python -m pytest -n $(WORKERS) -q -m rule --conformance

@@ -1,1 +1,1 @@
-"""The ``polywire`` command."""
+"""The command ``polywire``: what people type. It holds no logic that another room should own."""

@@ -1,1 +1,1 @@
-"""The process around the hub: sockets, TLS, configuration, start and end."""
+"""The process around the hub: configuration, listeners, start, drain and reload. It routes no messages."""

@@ -1,0 +1,80 @@
+"""``polywire`` itself: its options, ``serve``, and the place where the other commands are mounted."""
+
+import importlib
+from typing import Annotated
+
+import typer
+
+import polywire
+from polywire.cli import config
+from polywire.cli.options import ConfigFile, Insecure, Sets, config_errors_reported, examples
+from polywire.server.config import load
+
+SERVER = "polywire.server.run"
+
+# Plain help: it reads the same on a terminal and in a pipe, and [tls] is not taken for markup.
+app = typer.Typer(
+    name="polywire",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# Groups of commands, one file each: mount another one here.
+app.add_typer(config.app, name="config")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"polywire {polywire.__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    epilog=examples(
+        "polywire serve",
+        "polywire config check polywire.toml",
+    )
+)
+def start(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """A message hub that speaks five protocols on one routing core."""
+
+
+@app.command(
+    epilog=examples(
+        "polywire serve",
+        "polywire serve --config polywire.toml",
+        "polywire serve --set listen.fmqp=tcp://127.0.0.1:0 --set listen.mqtt=off",
+        "polywire serve --set 'limits.message_size=1 MiB' --set journal.enabled=false",
+        "polywire serve --set listen.mqtt=tcp://0.0.0.0:1883 --insecure",
+    )
+)
+def serve(config: ConfigFile = None, sets: Sets = None, *, insecure: Insecure = False) -> None:
+    """Run the hub in the foreground until SIGTERM or Ctrl-C; SIGHUP reloads the configuration.
+
+    When it listens, it prints one line: "ready " and a JSON object of its listeners and their addresses. Logs go to
+    standard error.
+    """
+    with config_errors_reported():
+        loaded = load(config, sets or ())
+        loaded.check(insecure=insecure)
+    try:
+        run = importlib.import_module(SERVER)
+    except ModuleNotFoundError as error:
+        if error.name != SERVER:
+            raise
+        typer.echo("polywire: this build has no server yet; 'polywire config' works", err=True)
+        raise typer.Exit(1) from None
+    with config_errors_reported():
+        raise typer.Exit(run.serve(loaded, insecure=insecure) or 0)
+
+
+def main() -> None:
+    """The entry point of the command."""
+    app()

@@ -1,0 +1,141 @@
+"""What single values can't show: keys that contradict each other, and files that are not there."""
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Protocol
+
+from polywire.server.address import WILDCARDS, Address
+from polywire.server.config.errors import Origin, Problem
+from polywire.server.config.keys import Table, root
+from polywire.server.config.kinds import File
+from polywire.server.config.schema import Auth, Config, Section
+
+
+class OriginOf(Protocol):
+    """Where the value of a key comes from."""
+
+    def __call__(self, *path: str | int) -> Origin:
+        """Its place, by the parts of its name."""
+
+
+def find_problems(config: Config, origin: OriginOf, *, insecure: bool = False) -> list[Problem]:
+    """Everything that keeps the hub from starting with this configuration, or would make it useless or unsafe.
+
+    ``insecure``: whether listening beyond loopback without ``[auth]`` is wanted.
+    """
+
+    def at(reason: str, *path: str | int) -> Problem:
+        names = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+        return Problem(reason, names.removeprefix("."), origin(*path))
+
+    problems = [*_listeners(config, at), *_tls(config, at)]
+    if config.auth is not None:
+        problems += _auth(config, config.auth, at)
+    elif not insecure:
+        problems += _exposed(config, at)
+    problems += _access(config, at)
+    if config.fabric.kind == "nats" and config.fabric.url is None:
+        problems.append(at('kind is "nats", so url has to say where the cluster is', "fabric", "kind"))
+    problems += _files(config, root(), at)
+    return problems
+
+
+At = Callable[..., Problem]
+
+
+def _listeners(config: Config, at: At) -> Iterator[Problem]:
+    addresses = config.listen.addresses()
+    if not addresses:
+        yield at("every listener is off; leave at least one on", "listen")
+    for (first, one), (second, other) in combinations(addresses.items(), 2):
+        if one.scheme == "unix" or other.scheme == "unix":
+            if one == other:
+                yield at(f"{other} is also the address of listen.{first}; give each its own", "listen", second)
+        elif one.websocket and other.websocket and (one.host, one.port) == (other.host, other.port):
+            if one.scheme != other.scheme:
+                yield at(f"shares its port with listen.{first} ({one}): both ws or both wss", "listen", second)
+            elif one.path == other.path:
+                yield at(f"{other} is also the address of listen.{first}; give each its own path", "listen", second)
+        elif one.port and one.port == other.port and _hosts_meet(one, other):
+            yield at(f"{other} wants the port that listen.{first} ({one}) has; give each its own", "listen", second)
+
+
+def _hosts_meet(one: Address, other: Address) -> bool:
+    """Whether both can't listen on one port. A wildcard takes the port on every address."""
+    hosts = {"127.0.0.1" if host == "localhost" else host for host in (one.host, other.host)}
+    return len(hosts) == 1 or not hosts.isdisjoint(WILDCARDS)
+
+
+def _tls(config: Config, at: At) -> Iterator[Problem]:
+    tls = config.tls
+    for name, address in config.listen.addresses().items():
+        if address.encrypted and tls is None:
+            yield at(f"{address} needs a certificate: write [tls] with certificate and key", "listen", name)
+    if tls is not None and tls.require_client_certificate and tls.client_ca is None:
+        reason = "certificates of clients can't be checked without client_ca"
+        yield at(reason, "tls", "require_client_certificate")
+
+
+def _exposed(config: Config, at: At) -> Iterator[Problem]:
+    for name, address in config.listen.addresses().items():
+        if not address.local:
+            yield at(
+                f"{address} can be reached from other machines and nobody has to log in: "
+                "write [auth], listen on 127.0.0.1, or start with --insecure",
+                "listen",
+                name,
+            )
+
+
+def _auth(config: Config, auth: Auth, at: At) -> Iterator[Problem]:
+    ways = (auth.users, auth.jwt, auth.certificate or None, auth.anonymous or None, auth.listeners.fmqp)
+    if not any(way is not None for way in ways):
+        yield at("nobody can log in: give users, jwt, certificate, listeners or anonymous", "auth")
+    if auth.certificate and (config.tls is None or config.tls.client_ca is None):
+        yield at("certificates of clients can't be checked without tls.client_ca", "auth", "certificate")
+    jwt = auth.jwt
+    if jwt is None:
+        return
+    if (jwt.key is None) == (jwt.jwks is None):
+        yield at("give exactly one of key and jwks", "auth", "jwt")
+    kinds = {algorithm[:2] for algorithm in jwt.algorithms}
+    if jwt.key is not None and len(kinds) > 1:
+        # With HS and RS together the public key would pass as the secret, and anybody could sign.
+        reason = f"one key can't serve {' and '.join(sorted(kinds))}; name algorithms of one kind, or use jwks"
+        yield at(reason, "auth", "jwt", "algorithms")
+    elif jwt.jwks is not None and "HS" in kinds and len(kinds) > 1:
+        reason = "HS together with public keys would let whoever knows one sign; name algorithms of one kind"
+        yield at(reason, "auth", "jwt", "algorithms")
+
+
+def _access(config: Config, at: At) -> Iterator[Problem]:
+    for index, rule in enumerate(config.access):
+        if rule.user is not None and rule.group is not None:
+            yield at("is for a user or for a group, not both; write two rules", "access", index)
+        elif config.auth is None and (rule.user is not None or rule.group is not None):
+            yield at("names a user or group, but without [auth] nobody has a name", "access", index)
+        elif rule.user is None and rule.group is None and config.auth is None and "{user}" in "".join(rule.channels):
+            yield at("holds {user}, but without [auth] nobody has a name", "access", index, "channels")
+
+
+def _files(struct: Section, table: Table, at: At) -> Iterator[Problem]:
+    for name, key in table.keys.items():
+        path = getattr(struct, name)
+        if isinstance(key.kind, File) and key.kind.exists and path is not None:
+            reason = _file_problem(path)
+            if reason is not None:
+                yield at(f"{path}: {reason}", *table.path, name)
+    for name, inner in table.tables.items():
+        value = getattr(struct, name)
+        if value is not None and not inner.many:
+            yield from _files(value, inner, at)
+
+
+def _file_problem(path: Path) -> str | None:
+    if not path.exists():
+        return "there is no such file"
+    if not path.is_file():
+        return "this is not a file"
+    return None if os.access(path, os.R_OK) else "this file can't be read"

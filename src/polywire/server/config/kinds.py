@@ -1,0 +1,330 @@
+"""The kinds of values a key can have: how each is read, what is allowed, and how it is shown.
+
+A kind stands in the annotation of a struct's field (``schema.py``) with the field's description, so that the reader,
+the error messages, ``polywire config show`` and the tables of ``docs/configuration.md`` all say the same.
+"""
+
+import json
+import math
+import re
+from collections.abc import Collection
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Protocol
+
+import msgspec
+
+from polywire.hub.channels import name_problem
+from polywire.server.address import SCHEMES, Address, parse_address
+from polywire.server.quantity import parse_seconds, parse_size, show_seconds, show_size
+
+_LONGEST_SHOWN = 60
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
+
+
+class Kind(Protocol):
+    """What the reader, the documentation and ``show`` need to know of a key."""
+
+    @property
+    def about(self) -> str:
+        """What the key means."""
+
+    @property
+    def allowed(self) -> str:
+        """What may be written, to follow "allowed is"."""
+
+    def read(self, value: object, folder: Path) -> object:
+        """The value of the field; a ``ValueError`` says why not. ``folder`` is what relative paths are relative to."""
+
+    def show(self, value: Any) -> object:
+        """The field's value the way it could have been written, as text, number, boolean, list or table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """True or false."""
+
+    about: str
+    allowed: ClassVar[str] = "true or false"
+
+    def read(self, value: object, _folder: Path) -> bool:
+        """Booleans only."""
+        return bool(_typed(value, bool))
+
+    def show(self, value: bool) -> bool:
+        """As it is."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A whole number."""
+
+    about: str
+    _: KW_ONLY
+    least: int = 1
+    most: int
+
+    @property
+    def allowed(self) -> str:
+        """The bounds."""
+        return f"a whole number from {self.least} to {self.most}"
+
+    def read(self, value: object, _folder: Path) -> int:
+        """Within its bounds."""
+        return int(_typed(value, Annotated[int, msgspec.Meta(ge=self.least, le=self.most)]))
+
+    def show(self, value: int) -> int:
+        """As it is."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A number of octets."""
+
+    about: str
+    _: KW_ONLY
+    least: int = 1
+    most: int
+
+    @property
+    def allowed(self) -> str:
+        """The bounds, and both ways to write it."""
+        return f'octets, from {show_size(self.least)} to {show_size(self.most)}, such as 65536 or "64 KiB"'
+
+    def read(self, value: object, _folder: Path) -> int:
+        """A number, or text with a unit."""
+        octets = parse_size(value) if isinstance(value, str) else value
+        return int(_typed(octets, Annotated[int, msgspec.Meta(ge=self.least, le=self.most)]))
+
+    def show(self, value: int) -> str:
+        """In the largest unit that fits."""
+        return show_size(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A duration. ``never``: what 0 stands for, where it is allowed."""
+
+    about: str
+    _: KW_ONLY
+    least: float = 0.001
+    most: float = 86400.0
+    never: str = ""
+
+    @property
+    def allowed(self) -> str:
+        """The bounds, and both ways to write it."""
+        zero = f", or 0 for {self.never}" if self.never else ""
+        return f'seconds, from {show_seconds(self.least)} to {show_seconds(self.most)}{zero}, such as 30 or "30 s"'
+
+    def read(self, value: object, _folder: Path) -> float:
+        """A number, or text with a unit."""
+        seconds = float(_typed(parse_seconds(value) if isinstance(value, str) else value, float))
+        if self.never and seconds == 0:
+            return 0.0
+        if not math.isfinite(seconds) or not self.least <= seconds <= self.most:
+            raise ValueError
+        return seconds
+
+    def show(self, value: float) -> str:
+        """In seconds."""
+        return show_seconds(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text but an empty one. ``secret``: it may hold a password that must not be shown."""
+
+    about: str
+    allowed: str = "text"
+    _: KW_ONLY
+    secret: bool = False
+
+    def read(self, value: object, _folder: Path) -> str:
+        """One line that is not empty."""
+        text = str(_typed(value, Annotated[str, msgspec.Meta(min_length=1)]))
+        if not text.isprintable():
+            raise ValueError("text here is one line without control characters")
+        return text
+
+    def show(self, value: str | None) -> str | None:
+        """As it is, but for a password in it."""
+        return _PASSWORD.sub(r"\1:***@", value) if self.secret and value is not None else value
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A path, relative to the folder of the file it is written in. ``exists``: whether it must be there at start."""
+
+    about: str
+    allowed: str = "the path of a file"
+    _: KW_ONLY
+    exists: bool = True
+
+    def read(self, value: object, folder: Path) -> Path:
+        """A path that can be shown in a message."""
+        text = str(_typed(value, Annotated[str, msgspec.Meta(min_length=1)]))
+        if not text.isprintable():
+            raise ValueError("a path here holds no control characters")
+        return folder / text
+
+    def show(self, value: Path | None) -> str | None:
+        """As text."""
+        return None if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An address with one of these schemes, or ``"off"``."""
+
+    about: str
+    schemes: Collection[str]
+
+    @property
+    def allowed(self) -> str:
+        """The schemes."""
+        names = [f"{name}:…" if name == "unix" else f"{name}://…" for name in SCHEMES if name in self.schemes]
+        return _words((*names, "off"))
+
+    def read(self, value: object, folder: Path) -> Address | None:
+        """The address, None for ``"off"``."""
+        text = str(_typed(value, str))
+        if text == "off":
+            return None
+        address = parse_address(text, self.schemes)
+        # Once more, because the path of a socket may have become too long.
+        return parse_address(str(address.below(folder)), self.schemes)
+
+    def show(self, value: Address | None) -> str:
+        """As it is written."""
+        return "off" if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words."""
+
+    about: str
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        """The words."""
+        return _words(self.words)
+
+    def read(self, value: object, _folder: Path) -> str:
+        """One of the words, letter by letter."""
+        # 1.3 without quotes, as in --set tls.minimum_version=1.3, is a number to TOML.
+        word = str(value) if isinstance(value, float) else value
+        if not isinstance(word, str) or word not in self.words:
+            raise ValueError
+        return word
+
+    def show(self, value: str | None) -> str | None:
+        """As it is."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Several of a few words."""
+
+    about: str
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        """The words."""
+        return f"{_words(self.words)}, or a list of them"
+
+    def read(self, value: object, _folder: Path) -> tuple[str, ...]:
+        """One of the words, or a list of them."""
+        found = _texts(value)
+        if not set(found) <= set(self.words):
+            raise ValueError
+        return found
+
+    def show(self, value: tuple[str, ...]) -> list[str]:
+        """As a list."""
+        return list(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """Patterns of channels."""
+
+    about: str
+    allowed: ClassVar[str] = 'a pattern of channels, such as "sensors/{user}/**", or a list of them'
+
+    def read(self, value: object, _folder: Path) -> tuple[str, ...]:
+        """One pattern, or a list of them."""
+        found = _texts(value)
+        for pattern in found:
+            problem = name_problem(pattern)
+            if problem is None and "**" in pattern.removesuffix("/**").removesuffix("**"):
+                problem = "** stands for any number of levels only at the end"
+            if problem is None and re.search(r"[{}]", pattern.replace("{user}", "")):
+                problem = "the only name in braces is {user}"
+            if problem is not None:
+                raise ValueError(problem if pattern == value else f"{as_written(pattern)}: {problem}")
+        return found
+
+    def show(self, value: tuple[str, ...]) -> list[str]:
+        """As a list."""
+        return list(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Names of groups, each with the names of its users."""
+
+    about: str
+    allowed: ClassVar[str] = 'names of groups, each with a list of users, such as operators = ["ann", "bob"]'
+
+    def read(self, value: object, _folder: Path) -> dict[str, tuple[str, ...]]:
+        """A table of lists."""
+        table = _typed(value, dict[str, list[str]])
+        if not all(name and all(users) for name, users in table.items()):
+            raise ValueError("a name is empty")
+        return {name: tuple(users) for name, users in table.items()}
+
+    def show(self, value: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
+        """As a table of lists."""
+        return {name: list(users) for name, users in value.items()}
+
+
+def as_written(value: object) -> str:
+    """A value of any type as an error message shows it: on one line, not too long, nothing a terminal would obey."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, str):
+        return json.dumps(value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "…", ensure_ascii=True)
+    if isinstance(value, list):
+        return "an empty list" if not value else f"a list that begins with {as_written(value[0])}"
+    if isinstance(value, int) and value.bit_length() > 128:
+        return "a huge number"
+    return str(value)
+
+
+def _typed(value: object, wanted: Any) -> Any:
+    try:
+        return msgspec.convert(value, wanted)
+    except (msgspec.ValidationError, RecursionError):
+        # The words of the kind itself say better what is allowed.
+        raise ValueError from None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    found = tuple(_typed([value] if isinstance(value, str) else value, list[str]))
+    if not found or not all(found):
+        raise ValueError
+    return found
+
+
+def _words(words: tuple[str, ...]) -> str:
+    quoted = [f'"{word}"' for word in words]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"

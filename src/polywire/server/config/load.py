@@ -1,0 +1,145 @@
+"""Reading the configuration: the file, what ``--set`` changes in it, and where each value comes from."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from polywire.server.config.checks import find_problems
+from polywire.server.config.errors import DEFAULT, ConfigError, Origin, Problem
+from polywire.server.config.keys import Table, root
+from polywire.server.config.lines import KeyPath, key_lines
+from polywire.server.config.reader import dotted, read_config
+from polywire.server.config.schema import Config
+from polywire.server.config.written import Written
+
+DEFAULT_FILE: Final = Path("polywire.toml")
+LARGEST_FILE: Final = 4 * 1024 * 1024
+_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One effective value. ``shown`` is the way a person could have written it, ``value`` has plain numbers instead."""
+
+    key: str
+    value: object
+    shown: object
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The effective configuration, and what it was made of. ``path`` is the file, None where there is none."""
+
+    config: Config
+    path: Path | None = None
+    sets: tuple[str, ...] = ()
+    written: dict[KeyPath, Origin] = field(default_factory=dict)
+
+    def origin(self, *path: str | int) -> Origin:
+        """Where the value of this key comes from: ``origin("limits", "message_size")``."""
+        return self.written.get(path, DEFAULT)
+
+    def problems(self, *, insecure: bool = False) -> list[Problem]:
+        """What is wrong with the configuration as a whole; the values by themselves have been checked."""
+        return find_problems(self.config, self.origin, insecure=insecure)
+
+    def check(self, *, insecure: bool = False) -> None:
+        """Raise a ``ConfigError`` where there are problems."""
+        problems = self.problems(insecure=insecure)
+        if problems:
+            raise ConfigError(problems)
+
+    def again(self) -> "Loaded":
+        """The same file and ``--set``, read anew."""
+        return load(self.path, self.sets)
+
+    def settings(self) -> Iterator[Setting]:
+        """Every effective value, in the order of the documentation."""
+        yield from self._settings(self.config, root(), ())
+
+    def _settings(self, struct: Any, table: Table, path: KeyPath) -> Iterator[Setting]:
+        for name, key in table.keys.items():
+            below = (*path, name)
+            value = getattr(struct, name)
+            shown = key.kind.show(value)
+            plain = value if isinstance(value, int | float) else shown
+            yield Setting(dotted(below), plain, shown, self.origin(*below))
+        for name, inner in table.tables.items():
+            value = getattr(struct, name)
+            if inner.many:
+                for index, item in enumerate(value):
+                    yield from self._settings(item, inner, (*path, name, index))
+            elif value is not None:
+                yield from self._settings(value, inner, (*path, name))
+
+
+def load(path: Path | None = None, sets: Sequence[str] = ()) -> Loaded:
+    """The configuration in the file ``path``, changed by ``sets`` (each ``section.key=value``).
+
+    Without a path ``polywire.toml`` in the working directory is read if it is there. A ``ConfigError`` has all that
+    was found wrong with single values; ``Loaded.problems`` looks at them together.
+    """
+    if path is None and DEFAULT_FILE.is_file():
+        path = DEFAULT_FILE
+    written = Written()
+    if path is not None:
+        file = path
+        tree, lines = _read(file)
+        written.put(tree, lambda key: Origin("file", file, lines.get(key, 0)))
+    problems: list[Problem] = []
+    for text in sets:
+        try:
+            written.put_setting(text)
+        except ConfigError as error:
+            problems.extend(error.problems)
+    try:
+        config = read_config(written)
+    except ConfigError as error:
+        problems.extend(error.problems)
+    if problems:
+        raise ConfigError(problems)
+    return Loaded(config, path, tuple(sets), written.origins)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """The file's content, and the lines it stands on."""
+    text = _text(path)
+    try:
+        tree = tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError([Problem("lists or tables are nested too deeply", origin=Origin("file", path))]) from None
+    except ValueError as error:
+        place = _PLACE.search(str(error))
+        reason = str(error)[: place.start()] if place else str(error)
+        if place is None or place[1] is None:
+            line, column = text.count("\n") + 1, 0
+        else:
+            line, column = int(place[1]), int(place[2])
+        reason = f"this is not TOML: {reason[:1].lower()}{reason[1:]}"
+        raise ConfigError([Problem(reason, origin=Origin("file", path, line, column))]) from None
+    return tree, key_lines(text)
+
+
+def _text(path: Path) -> str:
+    origin = Origin("file", path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except FileNotFoundError:
+        raise ConfigError([Problem("there is no such file", origin=origin)]) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError([Problem(f"the file can't be read: {reason}", origin=origin)]) from None
+    if len(data) > LARGEST_FILE:
+        raise ConfigError([Problem(f"a configuration has at most {LARGEST_FILE} octets", origin=origin)])
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        place = Origin("file", path, line, column)
+        raise ConfigError([Problem("this is not TOML: it is not UTF-8", origin=place)]) from None

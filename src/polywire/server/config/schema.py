@@ -1,0 +1,242 @@
+"""Every key of the configuration: its type, default, bounds and meaning. ``docs/configuration.md`` is made from here.
+
+The structs are values: frozen, and equal when all their keys are, so that a reload can tell what changed.
+"""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from msgspec import Struct, field
+
+from polywire.hub.outbox import DEFAULT_CAP, POLICIES
+from polywire.server.address import WEBSOCKET, Address
+from polywire.server.config.kinds import (
+    Choice,
+    Choices,
+    Count,
+    File,
+    Flag,
+    Groups,
+    Listener,
+    Patterns,
+    Seconds,
+    Size,
+    Text,
+)
+from polywire.server.quantity import GIB, KIB, MIB
+
+STREAM: Final = ("tcp", "tls", "unix")
+PROTOCOLS: Final = ("umq", "micromsg", "fmqp", "mqtt", "sabc")
+ACTIONS: Final = ("publish", "subscribe", "call", "serve", "signal")
+ALGORITHMS: Final = ("HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "ES256", "ES384", "ES512")
+
+Policy = Literal["drop", "disconnect", "block"]
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file. The docstring of each says what it is about; its fields are its keys."""
+
+
+class Listen(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the hub listens. WebSocket listeners on the same host and port share it; port 0 picks a free one."""
+
+    http: Annotated[Address | None, Listener("Health, metrics, administration and console.", ("http",))] = Address(
+        "http", "127.0.0.1", 7100
+    )
+    umq: Annotated[Address | None, Listener("UMQ over WebSocket.", WEBSOCKET)] = Address(
+        "ws", "127.0.0.1", 7101, "/umq"
+    )
+    micromsg: Annotated[Address | None, Listener("MicroMsg2.", STREAM)] = Address("tcp", "127.0.0.1", 7102)
+    fmqp: Annotated[Address | None, Listener("FMQP.", STREAM)] = Address("tcp", "127.0.0.1", 7103)
+    mqtt: Annotated[Address | None, Listener("MQTT 3.1.1, RPC over MQTT included.", STREAM)] = Address(
+        "tcp", "127.0.0.1", 1883
+    )
+    mqtt_ws: Annotated[Address | None, Listener("MQTT over WebSocket.", WEBSOCKET)] = Address(
+        "ws", "127.0.0.1", 7101, "/mqtt"
+    )
+    sabc: Annotated[Address | None, Listener("sABC.", STREAM)] = Address("tcp", "127.0.0.1", 7105)
+    sabc_ws: Annotated[Address | None, Listener("sABC over WebSocket.", WEBSOCKET)] = Address(
+        "ws", "127.0.0.1", 7101, "/sabc"
+    )
+
+    def addresses(self) -> dict[str, Address]:
+        """The listeners that are not off, by their keys."""
+        found = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: address for name, address in found.items() if address is not None}
+
+
+class Tls(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The certificate of all `tls://` and `wss://` listeners; needed as soon as there is one."""
+
+    certificate: Annotated[Path, File("The certificate and those between it and its root, PEM.")]
+    key: Annotated[Path | None, File("Its private key, PEM. Without it the key is in the file of the certificate.")] = (
+        None
+    )
+    client_ca: Annotated[
+        Path | None, File("Roots that certificates of clients are checked against, PEM. Without it clients show none.")
+    ] = None
+    require_client_certificate: Annotated[
+        bool, Flag("Whether a client without a valid certificate is turned away.")
+    ] = False
+    minimum_version: Annotated[
+        Literal["1.2", "1.3"], Choice("The oldest version of TLS that is spoken.", ("1.2", "1.3"))
+    ] = "1.2"
+
+
+class Journal(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The durable log of all messages."""
+
+    enabled: Annotated[bool, Flag("Whether there is a journal.")] = True
+    path: Annotated[Path, File("The folder it is in; made when missing.", "the path of a folder", exists=False)] = Path(
+        "journal"
+    )
+    fsync: Annotated[
+        Literal["group", "always", "os"],
+        Choice(
+            "When what is written is made safe: once for a group of messages, for each one, or when the operating "
+            "system likes (a crash of the machine may then lose acknowledged messages).",
+            ("group", "always", "os"),
+        ),
+    ] = "group"
+
+
+class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one client, or all of them, may use. Passing one gets the protocol's own error, and nobody else feels it."""
+
+    message_size: Annotated[int, Size("The largest message, all its frames together.", most=2 * GIB - 1)] = 16 * MIB
+    message_size_before_auth: Annotated[
+        int, Size("The same before a client has logged in; never more than `message_size`.", most=2 * GIB - 1)
+    ] = 64 * KIB
+    header_size: Annotated[
+        int, Size("The largest header of one frame: all of it but the body.", least=256, most=16 * MIB)
+    ] = 64 * KIB
+    handshake_time: Annotated[float, Seconds("How long a client may take to log in.")] = 10.0
+    idle_time: Annotated[
+        float, Seconds("How long a connection may be silent in both directions.", least=1, never="no limit")
+    ] = 0.0
+    call_time: Annotated[float, Seconds("How long a call may take that names no time of its own.")] = 30.0
+    drain_time: Annotated[float, Seconds("How long accepted work may take to finish when the hub stops.")] = 10.0
+    connections: Annotated[int, Count("Open connections, all protocols together.", most=1_000_000)] = 20_000
+    subscriptions: Annotated[int, Count("Subscriptions of one connection.", most=10_000_000)] = 10_000
+    in_flight: Annotated[int, Count("Calls and unacknowledged messages of one connection, each way.", most=65_535)] = (
+        1_000
+    )
+    unfinished: Annotated[int, Count("Messages of one connection of which only a part has arrived.", most=65_535)] = 64
+    outbox: Annotated[
+        int, Size("What may wait to be written to one connection; see `[slow_reader]`.", least=4 * KIB, most=2 * GIB)
+    ] = DEFAULT_CAP
+    queue_messages: Annotated[int, Count("Messages waiting in one queue.", most=100_000_000)] = 100_000
+    queue_octets: Annotated[int, Size("Bodies waiting in one queue.", least=4 * KIB, most=1024 * GIB)] = 256 * MIB
+    retained_messages: Annotated[
+        int, Count("Retained (cached) messages, all channels together.", least=0, most=100_000_000)
+    ] = 100_000
+    sessions: Annotated[int, Count("MQTT sessions kept for clients that are away.", least=0, most=10_000_000)] = 10_000
+    offline_messages: Annotated[int, Count("Messages kept for one such client.", least=0, most=1_000_000)] = 1_000
+
+
+class Jwt(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Users that show a token signed by somebody else. Exactly one of `key` and `jwks` is given."""
+
+    algorithms: Annotated[tuple[str, ...], Choices("The signatures that are accepted.", ALGORITHMS)]
+    key: Annotated[Path | None, File("The secret (HS) or public key in PEM (RS, ES).")] = None
+    jwks: Annotated[Path | None, File("A set of keys in JSON.")] = None
+    audience: Annotated[str | None, Text("What `aud` must name.")] = None
+    issuer: Annotated[str | None, Text("What `iss` must be.")] = None
+    user_claim: Annotated[str, Text("The claim that is the user's name.")] = "sub"
+    groups_claim: Annotated[str, Text("The claim that lists the user's groups.")] = "groups"
+    leeway: Annotated[float, Seconds("How far clocks may be apart.", least=0.0, most=3600.0)] = 0.0
+
+
+class ListenerUsers(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Users by listener, for a protocol in which clients can't log in."""
+
+    fmqp: Annotated[str | None, Text("Who everybody on the FMQP listener is that shows no certificate.")] = None
+
+
+class Throttle(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What failed logins cost: how long their address has to wait before it may try again."""
+
+    failures: Annotated[int, Count("How many failed logins cost nothing.", least=0, most=1_000_000)] = 5
+    first_wait: Annotated[float, Seconds("What the next one costs; each one after it twice as much.")] = 1.0
+    longest_wait: Annotated[float, Seconds("What one costs at most.")] = 60.0
+    forget_time: Annotated[float, Seconds("After how long without a failure an address starts anew.")] = 900.0
+
+
+class Auth(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may log in. Without this section anybody may, and the hub listens on loopback only."""
+
+    users: Annotated[Path | None, File("Users with their hashed passwords; see `polywire user add`.")] = None
+    groups: Annotated[
+        dict[str, tuple[str, ...]], Groups("Groups of users, in addition to those in the file of users.")
+    ] = field(default_factory=dict)
+    certificate: Annotated[
+        bool, Flag("Whether the name in a client's certificate is its user; needs `tls.client_ca`.")
+    ] = False
+    certificate_name: Annotated[
+        Literal["cn", "dns", "email", "uri"],
+        Choice(
+            "Where that name stands: the subject's common name, or an alternative name of this kind.",
+            ("cn", "dns", "email", "uri"),
+        ),
+    ] = "cn"
+    anonymous: Annotated[bool, Flag("Whether clients that do not log in are let in, as nobody in particular.")] = False
+    jwt: Jwt | None = None
+    listeners: ListenerUsers = ListenerUsers()
+    throttle: Throttle = Throttle()
+
+
+class AccessRule(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may do what, one table for each rule. Once there is one, what no rule allows is refused.
+
+    A rule with neither `user` nor `group` is for everybody. A rule that denies wins over those that allow.
+    """
+
+    user: Annotated[str | None, Text("The user it is for.")] = None
+    group: Annotated[str | None, Text("Or the group it is for.")] = None
+    protocol: Annotated[str | None, Choice("The protocol it holds on; all when left out.", PROTOCOLS)] = None
+    actions: Annotated[tuple[str, ...], Choices("What it is about.", ACTIONS)]
+    channels: Annotated[
+        tuple[str, ...],
+        Patterns(
+            "The channels, or services: `*` is one level, `**` at the end any number, `{user}` the user's own name."
+        ),
+    ]
+    effect: Annotated[Literal["allow", "deny"], Choice("Whether that is allowed or denied.", ("allow", "deny"))] = (
+        "allow"
+    )
+
+
+class SlowReader(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happens when a connection's outbox is full.
+
+    `drop` leaves messages out and counts them, `disconnect` ends the connection, `block` stops reading from whoever
+    causes more.
+    """
+
+    topics: Annotated[Policy, Choice("For messages of topics.", POLICIES)] = "drop"
+    queues: Annotated[Policy, Choice("For messages of queues.", POLICIES)] = "block"
+    replies: Annotated[Policy, Choice("For replies and acknowledgements.", POLICIES)] = "block"
+
+
+class Fabric(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How hub nodes reach each other."""
+
+    kind: Annotated[Literal["local", "nats"], Choice("One process alone, or a NATS cluster.", ("local", "nats"))] = (
+        "local"
+    )
+    url: Annotated[
+        str | None, Text("Where the cluster is; needed for `nats`.", 'a URL, such as "nats://host:4222"', secret=True)
+    ] = None
+
+
+class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole configuration. ``tls`` and ``auth`` are None where their sections are not there."""
+
+    listen: Listen = Listen()
+    tls: Tls | None = None
+    journal: Journal = Journal()
+    limits: Limits = Limits()
+    auth: Auth | None = None
+    access: tuple[AccessRule, ...] = ()
+    slow_reader: SlowReader = SlowReader()
+    fabric: Fabric = Fabric()

@@ -1,0 +1,95 @@
+"""The command itself, and serve."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from typer.testing import CliRunner
+
+import polywire
+from polywire.cli import main
+from polywire.server.config import ConfigError, Loaded, Problem
+
+COMMAND = Path(sys.executable).with_name("polywire")
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    monkeypatch.chdir(tmp_path)
+    return CliRunner()
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Loaded, bool]]:
+    """A server that only writes down what it was started with."""
+    calls: list[tuple[Loaded, bool]] = []
+    module = ModuleType(main.SERVER)
+
+    def serve(loaded: Loaded, *, insecure: bool) -> None:
+        calls.append((loaded, insecure))
+
+    module.serve = serve  # type: ignore[attr-defined]  # a module made by hand
+    monkeypatch.setitem(sys.modules, main.SERVER, module)
+    return calls
+
+
+def test_the_installed_command_tells_its_version() -> None:
+    done = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)  # noqa: S603 - ours
+    assert done.stdout == f"polywire {polywire.__version__}\n"
+
+
+def test_importing_polywire_loads_nothing_of_the_command() -> None:
+    code = "import sys, polywire; sys.exit(bool({'typer', 'rich', 'msgspec', 'asyncio'} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603 - ours
+
+
+@pytest.mark.parametrize("words", [[], ["serve"], ["config"], ["config", "check"], ["config", "show"]])
+def test_every_help_has_examples(runner: CliRunner, words: list[str]) -> None:
+    result = runner.invoke(main.app, [*words, "--help"])
+    assert result.exit_code == 0
+    assert f"  Examples:\n    {' '.join(['polywire', *words])}" in result.output
+
+
+def test_serve_starts_the_server_with_file_and_settings(
+    runner: CliRunner, served: list[tuple[Loaded, bool]], tmp_path: Path
+) -> None:
+    file = tmp_path / "hub.toml"
+    file.write_text("[limits]\nconnections = 7\n")
+    sets = ["--set", "listen.mqtt=tcp://0.0.0.0:0", "--set", "limits.outbox=1 MiB"]
+    result = runner.invoke(main.app, ["serve", "--config", str(file), *sets, "--insecure"])
+    assert result.exit_code == 0, result.output
+    ((loaded, insecure),) = served
+    assert loaded.path == file
+    assert (loaded.config.limits.connections, loaded.config.limits.outbox) == (7, 1048576)
+    assert insecure
+
+
+def test_serve_does_not_start_with_a_configuration_that_can_not_work(
+    runner: CliRunner, served: list[tuple[Loaded, bool]]
+) -> None:
+    result = runner.invoke(main.app, ["serve", "--set", "listen.mqtt=tcp://0.0.0.0:0"])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "listen on 127.0.0.1, or start with --insecure" in result.stderr
+    assert served == []
+
+
+def test_serve_reports_what_the_server_finds_wrong(
+    runner: CliRunner, served: list[tuple[Loaded, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serve(*_: object, **__: object) -> None:
+        raise ConfigError([Problem("the port is taken", "listen.fmqp")])
+
+    monkeypatch.setattr(sys.modules[main.SERVER], "serve", serve)
+    result = runner.invoke(main.app, ["serve"])
+    assert (result.exit_code, result.stderr) == (1, "polywire: listen.fmqp: the port is taken\n")
+    assert served == []
+
+
+def test_a_build_without_server_says_so(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "SERVER", "polywire.server.not_there")
+    result = runner.invoke(main.app, ["serve"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "polywire: this build has no server yet; 'polywire config' works\n"
