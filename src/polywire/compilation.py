@@ -14,8 +14,14 @@ from pathlib import Path
 HOT_MODULES = (
     "polywire.protocols.frame",
     "polywire.protocols.assembler",
+    "polywire.protocols.octets",
     "polywire.protocols.fmqp.topics",
     "polywire.protocols.fmqp.frames",
+    "polywire.protocols.mqtt.packets",
+    "polywire.protocols.mqtt.topics",
+    "polywire.protocols.mqtt.reading",
+    "polywire.protocols.mqtt.writing",
+    "polywire.protocols.mqtt.frames",
 )
 
 
