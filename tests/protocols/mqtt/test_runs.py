@@ -86,8 +86,9 @@ def test_a_topic_is_resolved_once_it_is_known_to_be_valid_and_not_reserved() -> 
     items = connected().feed_runs(data, {}, resolve)
     assert asked == [b"a", "\u00e9".encode(), b"b"]
     assert [item.count if isinstance(item, Run) else item for item in items] == [2, Publish("$SYS/a", b"x" * 64), 2]
-    with pytest.raises(RemoteProtocolError):
-        connected().feed_runs(octets("30 03 00 01 '+'"), {}, resolve)
+    for bad in ("30 03 00 01 '+'", "30 06 00 04 '+abc'", "30 06 00 04 'abc#'", "30 03 00 01 FF"):
+        with pytest.raises(RemoteProtocolError):
+            connected().feed_runs(octets(bad), {}, resolve)
     assert asked[3:] == []
 
 
@@ -146,3 +147,15 @@ def test_the_scanner_finds_what_the_decoder_does_however_it_is_cut(frames: list[
             got += decoded(item.octets()) if isinstance(item, Run) else [item]
     assert got == frames
     assert decoder.pending() == 0
+
+
+@pytest.mark.rule("MQTT-194", "MQTT-168")
+def test_the_scanner_gives_each_packet_with_its_last_octet() -> None:
+    frames: list[Frame] = [Publish("a", bytes(200)), Pingreq(), Publish("b", b"")]
+    decoder = connected()
+    for frame in frames:
+        data = encode(frame)
+        for at in range(len(data) - 1):
+            assert decoder.feed_runs(data[at : at + 1], NO_ROUTES, NO_ROUTES.get) == []
+            assert decoder.pending() == at + 1
+        assert decoder.feed_runs(data[-1:], NO_ROUTES, NO_ROUTES.get) == [frame]

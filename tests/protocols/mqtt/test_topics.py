@@ -206,7 +206,7 @@ def test_the_pattern_matches_what_the_filter_does_and_more_only_where_it_is_not_
         assert wide or not matches(text, name)
 
 
-@given(st.binary(max_size=40), st.binary(max_size=9))
+@given(st.binary(max_size=40) | st.text(st.characters(max_codepoint=127)).map(str.encode), st.binary(max_size=9))
 def test_what_looks_plain_is_a_valid_name_wherever_it_stands(raw: bytes, before: bytes) -> None:
     plain = plain_name(before + raw + b"+", len(before), len(before) + len(raw))
     assert plain == (name_problem(raw) is None and raw.isascii())
@@ -219,3 +219,14 @@ def test_a_name_matches_a_filter_made_from_it(name: str, data: st.DataObject) ->
     assert matches("/".join(wild), name)
     cut = data.draw(st.integers(0, len(levels)))
     assert matches("/".join([*wild[:cut], "#"]), name)
+
+
+def test_a_plain_name_is_seen_whatever_its_length_and_letters() -> None:
+    letters = bytes(octet for octet in range(1, 128) if octet not in b"+#")
+    for length in range(1, 40):
+        for start in range(0, len(letters) - length, 7):
+            name = letters[start : start + length]
+            assert plain_name(name, 0, length)
+            for at in range(length):
+                for bad in (0, 0x23, 0x2B, 0x80, 0xFF):
+                    assert not plain_name(name[:at] + bytes((bad,)) + name[at + 1 :], 0, length)

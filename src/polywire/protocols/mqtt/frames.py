@@ -291,11 +291,8 @@ class Decoder:
 
     def _refusal(self, first: i64, pos: i64) -> RemoteProtocolError:
         """Why no packet with this first octet may come now."""
-        problem = _flags_problem(int(first))
-        sender = self._sender
-        if problem is None and sender is not None:
-            problem = out_of_order(sender, self._state, int(first >> 4))
-        rule, reason = problem or ("MQTT-013", "")
+        sender: Sender = self._sender or "client"  # None refuses by flags alone
+        rule, reason = _flags_problem(int(first)) or out_of_order(sender, self._state, int(first >> 4))
         return RemoteProtocolError(reason, rule=rule, position=int(pos))
 
     def _too_large(self, kind: i64, size: i64, pos: i64) -> RemoteProtocolError:

@@ -109,8 +109,13 @@ def _publish(frame: Publish) -> bytes:
         if frame.dup:
             first |= 8
     length: i64 = 2 + i64(len(name)) + i64(len(frame.payload))
-    out = _packet(first, length if qos == 0 else length + 2)
-    _number(out, len(name))
+    if qos != 0:
+        length += 2
+    if length < 128:
+        out = _word(first << 24 | length << 16 | i64(len(name)))
+    else:
+        out = _packet(first, length)
+        _number(out, len(name))
     out.write(name)
     if qos != 0:
         _number(out, number)
@@ -206,10 +211,14 @@ def _unsubscribe(frame: Unsubscribe) -> bytes:
 
 
 def _acknowledgement(first: i64, packet_id: int, rule: str) -> bytes:
-    word: i64 = first << 24 | 2 << 16 | _packet_id(packet_id, rule)
+    return _word(first << 24 | 2 << 16 | _packet_id(packet_id, rule)).getvalue()
+
+
+def _word(word: i64) -> BytesWriter:
+    """A writer that has these four octets."""
     out = BytesWriter()
     write_i32_be(out, i32(word if word <= 0x7FFF_FFFF else word - 0x1_0000_0000))
-    return out.getvalue()
+    return out
 
 
 def _packet(first: i64, length: i64) -> BytesWriter:
