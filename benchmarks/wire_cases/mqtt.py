@@ -1,7 +1,7 @@
 """MQTT's cases: one topic each frame and all the same, small and large bodies, decoder and scanner."""
 
 from benchmarks.wire_cases import Case
-from polywire.protocols.mqtt import Connect, Decoder, Puback, Publish, encode
+from polywire.protocols.mqtt import Connect, Decoder, Puback, Publish, Receiver, Sender, encode
 
 COUNT = 1000
 
@@ -10,6 +10,17 @@ def connected() -> Decoder:
     decoder = Decoder()
     decoder.feed(encode(Connect("bench")))
     return decoder
+
+
+def flow(count: int, qos: int) -> None:
+    """As many messages from one side to the other, with all their acknowledgements."""
+    sender, receiver = Sender(), Receiver()
+    for _ in range(count):
+        reply = receiver.published(sender.publish("sensors/room/temperature", b"", qos)).reply
+        assert reply is not None
+        release = sender.acknowledged(reply)
+        if release is not None:
+            sender.acknowledged(receiver.released(release))
 
 
 def cases() -> list[Case]:
@@ -36,6 +47,8 @@ def cases() -> list[Case]:
         Case("encode", "16 KiB", len(large), lambda: [encode(frame) for frame in large]),
         Case("scan, other topics", "64 B", COUNT, lambda: decoder.feed_runs(many, routes, routes.get), most=150),
         Case("scan, one topic", "64 B", COUNT, lambda: decoder.feed_runs(one, routes, routes.get), most=20),
+        Case("flow of QoS 1", "0 B", COUNT, lambda: flow(COUNT, 1)),
+        Case("flow of QoS 2", "0 B", COUNT, lambda: flow(COUNT, 2)),
     ]
 
 

@@ -91,7 +91,7 @@ def check_flows(frames: list[Frame]) -> None:
                 case _:
                     pass
             assert len(sender.resume()) == sender.in_flight()
-            assert receiver.held() <= 4
+            assert len(receiver.held()) <= 4
     except RemoteProtocolError as error:
         assert error.rule in {"MQTT-183", "MQTT-186"}
 

@@ -22,6 +22,7 @@ HOT_MODULES = (
     "polywire.protocols.mqtt.reading",
     "polywire.protocols.mqtt.writing",
     "polywire.protocols.mqtt.frames",
+    "polywire.protocols.mqtt.flows",
 )
 
 

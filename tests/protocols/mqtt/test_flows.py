@@ -1,5 +1,7 @@
 """Packet ids, and who owes whom which acknowledgement."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +27,8 @@ from polywire.protocols.mqtt import (
     suback,
     unsuback,
 )
-from polywire.protocols.mqtt.flows import RECEIVER, SENDER, Acknowledgement, Waiting
+from polywire.protocols.mqtt.flows import RECEIVER, SENDER, Acknowledgement
+from polywire.protocols.mqtt.packets import NAMES, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK
 
 
 def published(sender: Sender, qos: int, topic: str = "a") -> int:
@@ -121,7 +124,7 @@ def test_qos_1_is_acknowledged_and_new_each_time_it_comes(dup: bool) -> None:
     receiver = Receiver()
     for _ in range(2):
         assert receiver.published(Publish("a", b"", 1, False, dup, 5)) == Receipt(True, Puback(5))
-    assert receiver.held() == 0
+    assert len(receiver.held()) == 0
 
 
 @pytest.mark.rule("MQTT-144", "MQTT-023", "MQTT-019")
@@ -147,9 +150,9 @@ def test_qos_2_is_handed_on_once_until_it_is_released() -> None:
     assert receiver.published(frame) == Receipt(True, Pubrec(5))
     assert receiver.published(again) == Receipt(False, Pubrec(5))
     assert receiver.published(frame) == Receipt(False, Pubrec(5))
-    assert receiver.held() == 1
+    assert len(receiver.held()) == 1
     assert receiver.released(Pubrel(5)) == Pubcomp(5)
-    assert receiver.held() == 0
+    assert len(receiver.held()) == 0
     assert receiver.published(again) == Receipt(True, Pubrec(5))
 
 
@@ -219,32 +222,38 @@ def test_an_acknowledgement_nobody_waits_for_is_ignored_but_lets_the_other_side_
     assert [sender.acknowledged(frame) for frame in strays] == [None] * 4
     assert sender.acknowledged(Pubrec(9)) == Pubrel(9)
     assert receiver.released(Pubrel(9)) == Pubcomp(9)
-    assert (sender.in_flight(), receiver.held()) == (0, 0)
+    assert (sender.in_flight(), len(receiver.held())) == (0, 0)
 
 
 @pytest.mark.rule("MQTT-186", "MQTT-023", "MQTT-024")
-@pytest.mark.parametrize("waiting", Waiting)
-@pytest.mark.parametrize("kind", [Puback, Pubrec, Pubcomp, Suback, Unsuback])
-def test_an_acknowledgement_of_the_wrong_kind_ends_the_connection_and_changes_nothing(
-    waiting: Waiting, kind: type[Acknowledgement]
-) -> None:
+@pytest.mark.parametrize("waiting", [PUBACK, PUBREC, PUBCOMP, SUBACK, UNSUBACK])
+@pytest.mark.parametrize("kind", [PUBACK, PUBREC, PUBCOMP, SUBACK, UNSUBACK])
+def test_an_acknowledgement_of_the_wrong_kind_ends_the_connection_and_changes_nothing(waiting: int, kind: int) -> None:
     sender = Sender()
-    if waiting is Waiting.SUBACK:
+    if waiting == SUBACK:
         number = sender.subscribe((("a", 0),)).packet_id
-    elif waiting is Waiting.UNSUBACK:
+    elif waiting == UNSUBACK:
         number = sender.unsubscribe(("a",)).packet_id
     else:
-        number = published(sender, 1 if waiting is Waiting.PUBACK else 2)
-        if waiting is Waiting.PUBCOMP:
+        number = published(sender, 1 if waiting == PUBACK else 2)
+        if waiting == PUBCOMP:
             sender.acknowledged(Pubrec(number))
-    frame = Suback(number, (0,)) if kind is Suback else kind(number)
+    frames: dict[int, Acknowledgement] = {
+        PUBACK: Puback(number),
+        PUBREC: Pubrec(number),
+        PUBCOMP: Pubcomp(number),
+        SUBACK: Suback(number, (0,)),
+        UNSUBACK: Unsuback(number),
+    }
+    frame = frames[kind]
     if (waiting, kind) in SENDER:
         sender.acknowledged(frame)
         return
     with pytest.raises(RemoteProtocolError) as caught:
         sender.acknowledged(frame, position=77)
     assert (caught.value.rule, caught.value.position, caught.value.reply) == ("MQTT-186", 77, None)
-    assert waiting.value in caught.value.reason
+    assert NAMES[waiting] in caught.value.reason
+    assert NAMES[kind] in caught.value.reason
     assert sender.in_flight() == 1
 
 
@@ -317,14 +326,71 @@ def test_one_message_held_too_many_ends_the_connection() -> None:
     assert receiver.published(Publish("a", b"", 2, packet_id=2)).new is False
     with pytest.raises(RemoteProtocolError) as caught:
         receiver.published(Publish("a", b"", 2, packet_id=3), position=5)
-    assert (caught.value.rule, caught.value.position, receiver.held()) == ("MQTT-183", 5, 2)
+    assert (caught.value.rule, caught.value.position, len(receiver.held())) == ("MQTT-183", 5, 2)
     receiver.released(Pubrel(1))
     assert receiver.published(Publish("a", b"", 2, packet_id=3)).new is True
 
 
 def test_the_tables_cover_every_case() -> None:
-    assert {waiting for waiting, _ in SENDER} == set(Waiting)
-    assert set(RECEIVER) == {(held, kind) for held in (False, True) for kind in (Publish, Pubrel)}
+    assert {waiting for waiting, _ in SENDER} == {PUBACK, PUBREC, PUBCOMP, SUBACK, UNSUBACK}
+    assert set(RECEIVER) == {(held, kind) for held in (False, True) for kind in (PUBLISH, PUBREL)}
+
+
+@pytest.mark.rule("MQTT-018", "MQTT-020", "MQTT-146")
+def test_a_session_goes_on_in_a_later_life_where_the_earlier_one_ended() -> None:
+    earlier = Sender()
+    numbers = [published(earlier, qos) for qos in (2, 1, 2)]
+    earlier.acknowledged(Pubrec(numbers[2]))
+    later = Sender(max_in_flight=4, unfinished=earlier.resume())
+    assert later.resume() == earlier.resume()
+    assert published(later, 1) not in numbers
+    assert later.acknowledged(Pubrec(numbers[0])) == Pubrel(numbers[0])
+    assert later.acknowledged(Pubcomp(numbers[2])) is None
+    assert later.acknowledged(Puback(numbers[1])) is None
+    assert later.in_flight() == 2
+
+
+@pytest.mark.rule("MQTT-145")
+def test_a_message_held_in_an_earlier_life_is_not_handed_on_again() -> None:
+    earlier = Receiver()
+    earlier.published(Publish("a", b"", 2, packet_id=5))
+    later = Receiver(held=earlier.held())
+    assert later.held() == {5}
+    assert later.published(Publish("a", b"", 2, False, True, 5)) == Receipt(False, Pubrec(5))
+
+
+@pytest.mark.rule("MQTT-018", "MQTT-141")
+@pytest.mark.parametrize(
+    ("unfinished", "rule"),
+    [
+        ([Pubrel(1), Publish("a", b"", 1, True, True, 1)], "MQTT-018"),
+        ([Pubrel(0)], "MQTT-018"),
+        ([Pubrel(65536)], "MQTT-018"),
+        ([Publish("a", b"")], "MQTT-141"),
+    ],
+)
+def test_an_earlier_life_that_can_not_have_been_is_refused(unfinished: list[Publish | Pubrel], rule: str) -> None:
+    with pytest.raises(LocalProtocolError) as caught:
+        Sender(unfinished=unfinished)
+    assert caught.value.rule == rule
+
+
+@pytest.mark.rule("MQTT-099", "MQTT-110", "MQTT-111", "MQTT-124", "MQTT-157", "MQTT-015")
+def test_what_can_not_be_written_takes_no_id() -> None:
+    sender = Sender()
+    attempts: list[tuple[Callable[[], object], str]] = [
+        (lambda: sender.publish("a/+", b"", 1), "MQTT-099"),
+        (lambda: sender.publish("a", bytes(268_435_451), 2), "MQTT-015"),
+        (lambda: sender.subscribe(()), "MQTT-110"),
+        (lambda: sender.subscribe((("a", 3),)), "MQTT-111"),
+        (lambda: sender.unsubscribe(()), "MQTT-124"),
+        (lambda: sender.unsubscribe(("a+",)), "MQTT-157"),
+    ]
+    for attempt, broken in attempts:
+        with pytest.raises(LocalProtocolError) as caught:
+            attempt()
+        assert (caught.value.rule, sender.in_flight()) == (broken, 0)
+    assert published(sender, 1) == 1
 
 
 class Delivery(RuleBasedStateMachine):
@@ -390,7 +456,7 @@ class Delivery(RuleBasedStateMachine):
                 self.acknowledge()
         assert self.delivered[2] == self.published[2]
         assert set(self.delivered[1]) == set(self.published[1])
-        assert (self.sender.in_flight(), self.receiver.held()) == (0, 0)
+        assert (self.sender.in_flight(), len(self.receiver.held())) == (0, 0)
 
 
 @pytest.mark.rule("MQTT-142", "MQTT-143", "MQTT-144", "MQTT-145", "MQTT-146", "MQTT-149")

@@ -85,13 +85,16 @@ def encode(frame: Frame) -> bytes:
     raise LocalProtocolError(f"{type(frame).__name__} is not an MQTT packet", rule="MQTT-008")
 
 
+def check_publication(topic: str, payload: bytes) -> None:
+    """Raise ``LocalProtocolError`` where no PUBLISH can have this topic and payload."""
+    _check_length(4 + i64(len(_name(topic))) + i64(len(payload)))
+
+
 def _publish(frame: Publish) -> bytes:
     qos: i64 = frame.qos
     if not 0 <= qos <= 2:
         raise LocalProtocolError(f"QoS is {qos}, and must be 0, 1 or 2", rule="MQTT-089")
-    name = _utf8(frame.topic, "topic name")
-    if len(name) > MAX_OCTETS or not plain_name(name, 0, len(name)):
-        _demand(name_problem(name), "topic name")
+    name = _name(frame.topic)
     first: i64 = 0x30 | qos << 1
     if frame.retain:
         first |= 1
@@ -223,8 +226,7 @@ def _word(word: i64) -> BytesWriter:
 
 def _packet(first: i64, length: i64) -> BytesWriter:
     """A writer that has the fixed header (MQTT-014)."""
-    if length > MAX_REMAINING:
-        raise LocalProtocolError(f"the remaining length is {length}, more than {MAX_REMAINING}", rule="MQTT-015")
+    _check_length(length)
     out = BytesWriter()
     _octet(out, first)
     left: i64 = length
@@ -233,6 +235,11 @@ def _packet(first: i64, length: i64) -> BytesWriter:
         left >>= 7
     _octet(out, left)
     return out
+
+
+def _check_length(length: i64) -> None:
+    if length > MAX_REMAINING:
+        raise LocalProtocolError(f"the remaining length is {length}, more than {MAX_REMAINING}", rule="MQTT-015")
 
 
 def _packet_id(number: int, rule: str) -> i64:
@@ -246,6 +253,14 @@ def _utf8(text: str, what: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise LocalProtocolError(f"the {what} {text[:64]!r} can't be written as UTF-8", rule="MQTT-003") from error
+
+
+def _name(topic: str) -> bytes:
+    """The octets of a topic name."""
+    raw = _utf8(topic, "topic name")
+    if len(raw) > MAX_OCTETS or not plain_name(raw, 0, len(raw)):
+        _demand(name_problem(raw), "topic name")
+    return raw
 
 
 def _demand(problem: tuple[str, str] | None, what: str) -> None:
