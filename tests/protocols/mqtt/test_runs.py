@@ -159,3 +159,15 @@ def test_the_scanner_gives_each_packet_with_its_last_octet() -> None:
             assert decoder.feed_runs(data[at : at + 1], NO_ROUTES, NO_ROUTES.get) == []
             assert decoder.pending() == at + 1
         assert decoder.feed_runs(data[-1:], NO_ROUTES, NO_ROUTES.get) == [frame]
+
+
+@pytest.mark.rule("MQTT-184")
+def test_the_rest_of_a_large_packet_is_only_collected_until_it_is_whole() -> None:
+    data = encode(Publish("bulk", bytes(1 << 20)))
+    for scanning in (False, True):
+        decoder = connected()
+        for at in range(0, len(data) - 1000, 1000):
+            chunk = data[at : at + 1000]
+            items = decoder.feed_runs(chunk, NO_ROUTES, NO_ROUTES.get) if scanning else decoder.feed(chunk)
+            assert items == []
+            assert decoder._octets._want == len(data)  # what is held is not looked at before that
