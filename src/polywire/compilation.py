@@ -14,6 +14,7 @@ from pathlib import Path
 HOT_MODULES = (
     "polywire.protocols.frame",
     "polywire.protocols.assembler",
+    "polywire.protocols.octets",
     "polywire.protocols.fmqp.topics",
     "polywire.protocols.fmqp.frames",
     "polywire.hub.channels",
@@ -44,6 +45,12 @@ HOT_MODULES = (
     "polywire.protocols.umq.bodies",
     "polywire.protocols.umq.methods",
     "polywire.protocols.umq.envelopes",
+    "polywire.protocols.mqtt.packets",
+    "polywire.protocols.mqtt.topics",
+    "polywire.protocols.mqtt.reading",
+    "polywire.protocols.mqtt.writing",
+    "polywire.protocols.mqtt.frames",
+    "polywire.protocols.mqtt.flows",
 )
 
 

@@ -13,8 +13,9 @@ from mypy_extensions import i32, i64, mypyc_attr
 
 from polywire.protocols.assembler import Assembler
 from polywire.protocols.fmqp.errors import LocalProtocolError
-from polywire.protocols.fmqp.topics import MAX_OCTETS, plain, problem, read, same_octets
+from polywire.protocols.fmqp.topics import MAX_OCTETS, plain, problem, read
 from polywire.protocols.frame import RAW_KEPT, Discarded, Frame, Run
+from polywire.protocols.octets import same_octets
 
 SUBSCRIPTION: Final = 0x80  # FMQP-39
 UNSUBSCRIBE: Final = 0x40  # FMQP-40

@@ -4,9 +4,6 @@ Topics are compared level by level. ``*`` stands for any one level, on either si
 not count (FMQP-14), those inside do.
 """
 
-from librt.strings import read_i64_le
-from mypy_extensions import i64
-
 MAX_OCTETS = 255
 """FMQP-11: a topic has at most 255 octets; its length field is one octet."""
 
@@ -58,18 +55,4 @@ def equivalent(one: str, other: str) -> bool:
     for mine, theirs in zip(ones, others, strict=True):
         if mine != theirs and mine != WILDCARD and theirs != WILDCARD:  # noqa: PLR1714 - one comparison is enough mostly
             return False
-    return True
-
-
-def same_octets(data: bytes, one: i64, other: i64, length: i64) -> bool:
-    """Whether the ``length`` octets at two places of ``data`` are the same, eight at a time."""
-    i: i64 = 0
-    while i + 8 <= length:
-        if read_i64_le(data, one + i) != read_i64_le(data, other + i):
-            return False
-        i += 8
-    while i < length:
-        if data[one + i] != data[other + i]:
-            return False
-        i += 1
     return True

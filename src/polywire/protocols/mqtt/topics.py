@@ -1,0 +1,118 @@
+"""MQTT's strings, topic names and topic filters: what is valid, what matches what, and the hub's words for it.
+
+Levels are what stands between slashes, empty ones included. ``+`` is one level, ``#`` at the end is any number of
+them. Nothing is normalized: two names are the same when their characters are (MQTT-164).
+"""
+
+from typing import Final
+
+from librt.strings import read_i64_le
+from mypy_extensions import i64
+
+from polywire.protocols.mqtt.packets import MAX_OCTETS
+
+ONE_LEVEL: Final = "+"
+ALL_LEVELS: Final = "#"
+RESERVED: Final = "$"
+
+# Eight octets at once: the top bit of each, the lowest of each, and each one of the two wildcards.
+TOPS: Final = -0x7F7F_7F7F_7F7F_7F80
+LOWS: Final = 0x0101_0101_0101_0101
+PLUSES: Final = 0x2B2B_2B2B_2B2B_2B2B
+HASHES: Final = 0x2323_2323_2323_2323
+
+
+def text_problem(raw: bytes) -> tuple[str, str] | None:
+    """Why octets are not a string of MQTT's, as (rule, reason), or None where they are."""
+    if b"\0" in raw:
+        return ("MQTT-004", f"it contains U+0000 at its octet {raw.index(0)}")
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        return ("MQTT-003", f"it is not UTF-8 at its octet {error.start}")
+    return None
+
+
+def name_problem(raw: bytes) -> tuple[str, str] | None:
+    """Why octets are not a topic name, as (rule, reason), or None where they are."""
+    if not raw:
+        return ("MQTT-161", "it is empty, and must have at least one character")
+    if len(raw) > MAX_OCTETS:
+        return ("MQTT-163", f"it has {len(raw)} octets, more than {MAX_OCTETS}")
+    if b"+" in raw or b"#" in raw:
+        return ("MQTT-099", "it contains a wildcard, which only topic filters may")
+    return text_problem(raw)
+
+
+def filter_problem(raw: bytes) -> tuple[str, str] | None:
+    """Why octets are not a topic filter, as (rule, reason), or None where they are."""
+    if not raw:
+        return ("MQTT-161", "it is empty, and must have at least one character")
+    if len(raw) > MAX_OCTETS:
+        return ("MQTT-163", f"it has {len(raw)} octets, more than {MAX_OCTETS}")
+    if b"#" in raw and (raw.index(b"#") != len(raw) - 1 or (len(raw) > 1 and raw[-2] != 47)):
+        return ("MQTT-156", "it has a '#' that is not the whole last level")
+    if b"+" in raw:
+        for level in raw.split(b"/"):
+            if b"+" in level and level != b"+":
+                return ("MQTT-157", "it has a '+' that is not a whole level")
+    return text_problem(raw)
+
+
+def plain_name(data: bytes, start: i64, end: i64) -> bool:
+    """Whether ``data[start:end]`` is a topic name in ASCII, seen without making anything of it.
+
+    False does not mean invalid: ``name_problem`` has the last word on whatever is not plain.
+    """
+    if start == end:
+        return False
+    at: i64 = start
+    while at + 8 <= end:
+        word: i64 = read_i64_le(data, at)
+        if word & TOPS != 0:
+            return False
+        # With all top bits clear, nothing here overflows, and a top bit comes up where an octet of the word is zero.
+        plus: i64 = word ^ PLUSES
+        hash_: i64 = word ^ HASHES
+        if (((word - LOWS) & ~word) | ((plus - LOWS) & ~plus) | ((hash_ - LOWS) & ~hash_)) & TOPS != 0:
+            return False
+        at += 8
+    while at < end:
+        octet: i64 = data[at]
+        if octet in (0, 0x23, 0x2B) or octet >= 0x80:
+            return False
+        at += 1
+    return True
+
+
+def matches(topic_filter: str, name: str) -> bool:
+    """Whether a valid topic filter matches a valid topic name."""
+    if topic_filter == name:
+        return True
+    if name[0] == RESERVED and topic_filter[0] != RESERVED:  # MQTT-159
+        return False
+    wanted = topic_filter.split("/")
+    levels = name.split("/")
+    for index, level in enumerate(wanted):
+        if level == ALL_LEVELS:
+            return True
+        if index == len(levels) or level not in {ONE_LEVEL, levels[index]}:
+            return False
+    return len(wanted) == len(levels)
+
+
+def to_pattern(topic_filter: str) -> str:
+    """The hub's pattern for a valid topic filter: ``*`` for ``+``, ``**`` for ``#`` (MQTT-190)."""
+    levels = topic_filter.split("/")
+    for index, level in enumerate(levels):
+        if level == ONE_LEVEL:
+            levels[index] = "*"
+        elif level == ALL_LEVELS:
+            levels[index] = "**"
+    return "/".join(levels)
+
+
+def pattern_is_exact(topic_filter: str) -> bool:
+    """Whether the hub's pattern matches just what the filter does; if not, ask ``matches`` too (MQTT-191)."""
+    levels = topic_filter.split("/")
+    return levels[0] not in {ONE_LEVEL, ALL_LEVELS} and "*" not in levels and "**" not in levels
