@@ -16,6 +16,16 @@ HOT_MODULES = (
     "polywire.protocols.assembler",
     "polywire.protocols.fmqp.topics",
     "polywire.protocols.fmqp.frames",
+    "polywire.protocols.sabc.headers",
+    "polywire.protocols.sabc.commands",
+    "polywire.protocols.sabc.bodies",
+    "polywire.protocols.sabc.head",
+    "polywire.protocols.sabc.unfinished",
+    "polywire.protocols.sabc.intake",
+    "polywire.protocols.sabc.encoding",
+    "polywire.protocols.sabc.frames",
+    "polywire.protocols.sabc.assembly",
+    "polywire.protocols.sabc.operations",
 )
 
 
