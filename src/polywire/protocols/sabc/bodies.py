@@ -7,9 +7,13 @@ early; and the specification wants UTF-8. Bodies that don't fit go as base64 (SA
 from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
+from typing import Final
 
 TERMINATOR = b"\r\n\r\n\0"
 """SABC-10: the null portion."""
+
+NUL: Final = 0
+CR: Final = 13
 
 
 def unfit(body: bytes, session_id: str | None) -> tuple[str, str] | None:
@@ -19,12 +23,12 @@ def unfit(body: bytes, session_id: str | None) -> tuple[str, str] | None:
             body.decode()
         except UnicodeDecodeError as error:
             return ("SABC-82", f"the body is not UTF-8 at its octet {error.start}")
-    if b"\0" in body:
+    if NUL in body:
         if body.startswith((b"\0", b"\r\n\0")):
             return ("SABC-82", "the body begins with NUL or CR LF NUL, which would end it")
         if TERMINATOR in body:
             return ("SABC-82", "the body contains CR LF CR LF NUL, which would end it")
-    if session_id is not None and b"\r\nsession-id::" in body and boundary_mark(session_id) in body:
+    if session_id is not None and CR in body and boundary_mark(session_id) in body:
         return ("SABC-126", "the body contains what begins a frame of its own session")
     return None
 

@@ -13,10 +13,10 @@ from mypy_extensions import i64
 
 from polywire.protocols.frame import RAW_KEPT, Frame
 from polywire.protocols.sabc.bodies import TERMINATOR
-from polywire.protocols.sabc.commands import Error
+from polywire.protocols.sabc.commands import Error, Message
 from polywire.protocols.sabc.encoding import encode
 from polywire.protocols.sabc.errors import LIMIT, MALFORMED, Refused, RemoteProtocolError
-from polywire.protocols.sabc.head import KIND_ERROR, KIND_MESSAGE, Head, line_offset
+from polywire.protocols.sabc.head import KIND_ERROR, KIND_MESSAGE, Head, line_offset, plain_message
 from polywire.protocols.sabc.headers import BODYLESS
 from polywire.protocols.sabc.intake import (
     MAX_DROPPED,
@@ -31,7 +31,9 @@ from polywire.protocols.sabc.intake import (
 __all__ = ["Decoder", "MessageDecoder", "encode"]
 
 BLANK: Final = b"\r\n\r\n"  # SABC-09
+NUL: Final = b"\0"
 NULL_PORTION: Final = 5
+CR: Final = 13
 
 # What of the current frame is being read.
 HEAD: Final = 0
@@ -177,7 +179,6 @@ class Decoder:
             if pos < 0:
                 return
         max_head = intake.max_head
-        max_message = intake.max_message
         while pos < end:
             if self._null_due:
                 skipped = self._skip_null(chunk, pos, end)
@@ -197,6 +198,11 @@ class Decoder:
                     return
                 continue
             body_at: i64 = blank + 4
+            if intake.ready and chunk[pos : pos + i64(len(intake.prefix))] == intake.prefix:
+                following = self._plain(chunk, pos, blank, frames)
+                if following >= 0:
+                    pos = following
+                    continue
             try:
                 head = intake.head(chunk[pos:blank])
             except Refused as refused:
@@ -209,22 +215,28 @@ class Decoder:
                 self._null_due = True
                 pos = body_at
                 continue
-            found = self._terminator(chunk, blank)
-            if (
-                found >= 0
-                and head.kind == KIND_MESSAGE
-                and found + NULL_PORTION - pos <= max_message
-                and intake.unfinished.idle()
-                and intake.boundary(chunk, body_at, found + 2) < 0
-            ):
-                frames.append(head.message(chunk[body_at:found] if found > body_at else b"", False))
-                pos = found + NULL_PORTION
-                continue
             pos = self._enter(chunk, pos, blank, head, frames)
             if pos < 0:
                 return
         self._tail = chunk[pos:]
         self._offset += pos
+
+    def _plain(self, chunk: bytes, pos: i64, blank: i64, frames: list[Frame]) -> i64:
+        """The short way for a whole message in one frame. Returns where the next begins, or -1: it is none."""
+        intake = self._intake
+        found = self._terminator(chunk, blank)
+        start = pos + i64(len(intake.prefix))
+        if found < 0 or start >= blank or found + NULL_PORTION - pos > intake.max_message:
+            return -1
+        body = chunk[blank + 4 : found] if found > blank + 4 else b""
+        # A boundary begins with a CR of its own.
+        if CR in body and intake.boundary(chunk, blank + 4, found + 2) >= 0:
+            return -1
+        message = plain_message(intake.own, chunk[start:blank], body, intake.max_headers)
+        if message is None:
+            return -1
+        frames.append(message)
+        return found + NULL_PORTION
 
     def _skip_null(self, chunk: bytes, pos: i64, end: i64) -> i64:
         """Where the next frame begins behind a command without body, or -1 where more octets must tell (SABC-76)."""
@@ -240,7 +252,12 @@ class Decoder:
     def _terminator(self, chunk: bytes, low: i64) -> i64:
         """Where the next null portion of this chunk begins, or -1. Looked for once, however many frames ask."""
         if self._found != NONE and self._found < low:
-            self._found = chunk.find(TERMINATOR, low)
+            nul: i64 = chunk.find(NUL, low + 4)
+            if nul >= 0 and chunk[nul - 4 : nul] != BLANK:
+                nul = chunk.find(TERMINATOR, nul - 3) + 4
+                if nul < 4:
+                    nul = NONE
+            self._found = nul - 4 if nul >= 0 else NONE
         return self._found
 
     def _enter(self, chunk: bytes, pos: i64, blank: i64, head: Head, frames: list[Frame]) -> i64:
@@ -449,7 +466,10 @@ class MessageDecoder:
         intake = self._intake
         blank: i64 = raw.find(BLANK, 0, intake.max_head)
         body_at: i64 = blank + 4
-        head: Head | None = None
+        if blank >= 0 and intake.ready:
+            plain = self._plain(raw, blank)
+            if plain is not None:
+                return [plain]
         try:
             if blank < 0:
                 body_at = intake.max_head
@@ -467,6 +487,18 @@ class MessageDecoder:
             intake.refuse_connect(refused, top, 0)
             place = line_offset(top, refused.line)
             return [intake.discarded(refused, raw, len(raw), place, intake.answer(refused, top))]
+
+    def _plain(self, raw: bytes, blank: i64) -> Message | None:
+        """The short way for a whole message in one frame, or None: it is none."""
+        intake = self._intake
+        start: i64 = len(intake.prefix)
+        found: i64 = i64(len(raw)) - NULL_PORTION
+        if start >= blank or found < blank or found + NULL_PORTION > intake.max_message or raw[:start] != intake.prefix:
+            return None
+        if i64(raw.find(TERMINATOR, blank)) != found:
+            return None
+        body = raw[blank + 4 : found] if found > blank + 4 else b""
+        return plain_message(intake.own, raw[start:blank], body, intake.max_headers)
 
     def _with_body(self, raw: bytes, blank: i64, head: Head) -> list[Frame]:
         intake = self._intake

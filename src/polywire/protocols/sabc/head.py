@@ -17,6 +17,10 @@ from polywire.protocols.sabc.headers import (
     MSG_ID,
     PLACE_RULES,
     PLACES,
+    REF_MSG_ID,
+    RESERVED,
+    SEND_ONLY,
+    YES,
     Header,
     line_problem,
     parse_http_date,
@@ -135,6 +139,55 @@ def parse_head(raw: bytes, max_headers: i64) -> Head:
     head.headers = tuple(others)
     _check_mandatory(head, seen)
     return head
+
+
+def plain_message(session_id: str, raw: bytes, body: bytes, max_headers: i64) -> Message | None:
+    """The whole message with these header lines behind its session-id, or None where ``parse_head`` must look at them.
+
+    This is the short way for what is sent most: nothing is refused here, and nothing taken that would be refused there.
+    """
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    if "\0" in text:
+        return None
+    msg_id: str | None = None
+    ref_msg_id: str | None = None
+    send_only: str | None = None
+    others: list[Header] = []
+    end: i64 = len(text)
+    start: i64 = 0
+    number: i64 = 1  # the session-id is the first
+    at: i64 = text.find("::")
+    while start < end:
+        stop: i64 = text.find("\r", start)
+        feed: i64 = text.find("\n", start)
+        if stop < 0 and feed < 0:
+            stop = end
+        elif feed != stop + 1 or feed + 1 == end:
+            return None
+        following: i64 = text.find("::", at + 2)
+        number += 1
+        if at <= start or at >= stop or 0 <= following < stop or number > max_headers:
+            return None
+        key = text[start:at]
+        value = text[at + 2 : stop]
+        if key not in RESERVED:
+            others.append((key, value))
+        elif key == MSG_ID and msg_id is None and value:
+            msg_id = value
+        elif key == REF_MSG_ID and ref_msg_id is None and value:
+            ref_msg_id = value
+        elif key == SEND_ONLY and send_only is None:
+            send_only = value
+        else:
+            return None
+        start = stop + 2
+        at = following
+    if (msg_id is None and ref_msg_id is None) or (ref_msg_id is not None and send_only is not None):
+        return None
+    return Message(session_id, msg_id, body, tuple(others), ref_msg_id, send_only == YES, False)
 
 
 def _reserved(head: Head, bit: i64, key: str, value: str, others: list[Header], number: i64) -> None:

@@ -46,7 +46,10 @@ def error_reply(code: str, reason: str, session_id: str | None = None, ref_msg_i
 
 @final
 class Intake:
-    """The session's side of decoding. ``mark`` is what follows a command where a frame of this session begins."""
+    """The session's side of decoding.
+
+    ``mark`` is what follows a command where a frame of this session begins, ``prefix`` how its messages begin.
+    """
 
     def __init__(
         self,
@@ -65,6 +68,8 @@ class Intake:
         self.unfinished: Final = Unfinished(max_message, max_unfinished, max_dropped)
         self.session_id: str | None = None
         self.opened = False
+        self.own = ""
+        self.prefix = b""
         self.mark = b""
         self.boundaries: tuple[bytes, ...] = ()
         if session_id is not None:
@@ -73,15 +78,25 @@ class Intake:
     def name_session(self, session_id: str) -> None:
         """From here on this is the session's id."""
         self.session_id = session_id
+        self.own = session_id
         self.mark = boundary_mark(session_id) + b"\r\n"
+        self.prefix = b"MESSAGE" + self.mark
         self.boundaries = tuple([command + self.mark for command in COMMAND_OCTETS])
+
+    @property
+    def ready(self) -> bool:
+        """Whether the session has an id and no message is unfinished: most frames are whole messages then."""
+        return self.session_id is not None and self.unfinished.idle()
 
     def boundary(self, chunk: bytes, low: i64, high: i64) -> i64:
         """Where in ``chunk[low:high]`` the next frame of this session begins, or -1 (SABC-77)."""
         mark = self.mark
         if not mark:
             return -1
-        at: i64 = chunk.find(mark, low, high)
+        at: i64 = chunk.find(b"\r", low, high)
+        if at < 0:
+            return -1
+        at = chunk.find(mark, at, high)
         while at >= 0:
             for command in COMMAND_OCTETS:
                 begin: i64 = at - i64(len(command))
