@@ -1,5 +1,7 @@
 """The worked examples of the specification, octet for octet."""
 
+from pathlib import Path
+
 import pytest
 
 from polywire.protocols.frame import Discarded
@@ -183,3 +185,23 @@ def test_the_example_of_an_error() -> None:
     data = wire("ERROR\nerror-code::403\n\nAccess Forbidden\n\n^@")
     assert server().feed(data) == [Error("403", b"Access Forbidden")]
     assert encode(Error("403", b"Access Forbidden")) == data
+
+
+def test_the_transcript_of_the_page_is_what_both_sides_write() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "protocols" / "sabc.md").read_text(encoding="utf-8")
+    transcript, error = page.split("```\n")[1], page.split("```\n")[3]
+    sides = {side: "\n".join(line[3:] for line in transcript.splitlines() if line[0] == side) for side in "CS"}
+    client, server_side = (wire(sides[side].replace("^@\n", "^@")) for side in "CS")
+    sent = Decoder(session_id=SESSION).feed(client)
+    answered = Decoder().feed(server_side)
+    assert sent == [
+        Connect("thermometer-7"),
+        Message(SESSION, "1", b"21.5", (("destination", "home/kitchen/temperature"),)),
+    ]
+    assert answered == [Connected(SESSION), Message(SESSION, None, b"OK", ref_msg_id="1")]
+    assert b"".join(map(encode, sent)) == client
+    assert b"".join(map(encode, answered)) == server_side
+    [refused] = server().feed(wire(f"MESSAGE\nsession-id::{SESSION}\nmsg-id::1\ndestination=home\n\n21.5\n\n^@"))
+    assert isinstance(refused, Discarded)
+    assert refused.reply is not None
+    assert encode(refused.reply) == wire("\n".join(line[3:] for line in error.splitlines()))

@@ -419,6 +419,48 @@ def test_the_limit_may_fall_into_the_head_of_a_later_frame() -> None:
         ]
 
 
+@pytest.mark.rule("SABC-05", "SABC-103")
+def test_a_frame_with_neither_over_the_limit_is_truncated_because_the_limit_comes_first() -> None:
+    data = message("msg-id::1", body="x" * 100, end="") + message("msg-id::1", body="new")
+    for frames in (server(max_message=120).feed(data), octetwise(server(max_message=120), data)):
+        [cut, following] = frames
+        assert isinstance(cut, Message)
+        assert cut.truncated
+        assert following == Message(SESSION, "1", b"new")
+
+
+@pytest.mark.rule("SABC-127")
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"HELLO\r\nmsg-id::\xff\r\n\r\n\r\n\r\n\0",
+        b"HELLO\r\nmsg-id::\r\n\r\n\0",
+        b"HELLO\r\nmsg-id::a::b\r\n\r\n\0",
+        b"HELLO\r\nmsg-id::" + b"x" * 600 + b"\r\n\r\n\0",
+    ],
+)
+def test_a_msg_id_that_can_not_be_read_is_not_named(bad: bytes) -> None:
+    [frame] = server(max_head=512).feed(bad)
+    assert isinstance(frame, Discarded)
+    assert isinstance(frame.reply, Error)
+    assert frame.reply.ref_msg_id is None
+
+
+def test_many_frames_before_the_next_null_portion_are_told_apart() -> None:
+    broken = message("msg-id::1", body="no end", end="")
+    frames = server().feed(broken * 2000 + message("msg-id::2", body="x" * 2000) + message("msg-id::3", body="a\nb"))
+    assert [code_of(frame) for frame in frames[:2000]] == ["400"] * 2000
+    assert frames[2000:] == [Message(SESSION, "2", b"x" * 2000), Message(SESSION, "3", b"a\r\nb")]
+
+
+@pytest.mark.rule("SABC-128")
+def test_the_end_of_the_connection_may_pass_the_limit_of_dropped_messages() -> None:
+    decoder = server(max_unfinished=0, max_dropped=0)
+    assert decoder.feed(message("msg-id::1", "msg-more::yes", end="")) == []
+    with pytest.raises(RemoteProtocolError, match="SABC-128"):
+        decoder.finish()
+
+
 @pytest.mark.rule("SABC-130")
 def test_an_error_over_the_size_limit_is_discarded() -> None:
     data = encode(Error("400", b"x" * 5000))

@@ -232,6 +232,15 @@ def test_an_error_is_never_answered_with_an_error() -> None:
         assert not isinstance(frame, Discarded) or frame.reply is None
 
 
+@pytest.mark.rule("SABC-01")
+def test_a_server_may_name_the_session_when_it_accepts() -> None:
+    session = Session(Side.SERVER)
+    session.receive(Connect("me"))
+    session.send(Connected(SESSION))
+    assert session.session_id == SESSION
+    assert session.receive(FRAMES["MESSAGE"]) is FRAMES["MESSAGE"]
+
+
 @pytest.mark.rule("SABC-93")
 def test_the_error_codes_are_the_documented_ones() -> None:
     assert list(MEANINGS) == ["400", "401", "403", "404", "408", "409", "429", "503"]

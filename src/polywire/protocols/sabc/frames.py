@@ -34,6 +34,7 @@ BLANK: Final = b"\r\n\r\n"  # SABC-09
 NUL: Final = b"\0"
 NULL_PORTION: Final = 5
 CR: Final = 13
+SHORT: Final = 1024
 
 # What of the current frame is being read.
 HEAD: Final = 0
@@ -228,10 +229,13 @@ class Decoder:
         start = pos + i64(len(intake.prefix))
         if found < 0 or start >= blank or found + NULL_PORTION - pos > intake.max_message:
             return -1
-        body = chunk[blank + 4 : found] if found > blank + 4 else b""
-        # A boundary begins with a CR of its own.
-        if CR in body and intake.boundary(chunk, blank + 4, found + 2) >= 0:
+        body_at = blank + 4
+        body = chunk[body_at:found] if body_at < found <= body_at + SHORT else b""
+        # A boundary has a CR of its own. Only a short body is looked at so; a long one may be many frames.
+        if (CR in body or found > body_at + SHORT) and intake.boundary(chunk, body_at, found + 2) >= 0:
             return -1
+        if found > body_at + SHORT:
+            body = chunk[body_at:found]
         message = plain_message(intake.own, chunk[start:blank], body, intake.max_headers)
         if message is None:
             return -1
@@ -253,11 +257,12 @@ class Decoder:
         """Where the next null portion of this chunk begins, or -1. Looked for once, however many frames ask."""
         if self._found != NONE and self._found < low:
             nul: i64 = chunk.find(NUL, low + 4)
-            if nul >= 0 and chunk[nul - 4 : nul] != BLANK:
-                nul = chunk.find(TERMINATOR, nul - 3) + 4
-                if nul < 4:
-                    nul = NONE
-            self._found = nul - 4 if nul >= 0 else NONE
+            if nul < 0:
+                self._found = NONE
+            elif chunk[nul - 4 : nul] == BLANK:
+                self._found = nul - 4
+            else:
+                self._found = chunk.find(TERMINATOR, nul - 3)
         return self._found
 
     def _enter(self, chunk: bytes, pos: i64, blank: i64, head: Head, frames: list[Frame]) -> i64:

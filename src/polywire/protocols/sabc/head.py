@@ -64,8 +64,9 @@ class Head:
         self.ref_msg_id: str | None = None
         self.send_only = False
         self.more = False
-        self.first: str | None = None
-        self.second: str | None = None
+        self.client_id: str | None = None
+        self.client_passcode: str | None = None
+        self.error_code: str | None = None
         self.expiry: int | None = None
         self.headers: tuple[Header, ...] = ()
 
@@ -82,7 +83,7 @@ class Head:
     def bodyless(self) -> Frame:
         """The frame with this head, of a command that has no body."""
         if self.kind == KIND_CONNECT:
-            return Connect(self.first or "", self.second, self.headers)
+            return Connect(self.client_id or "", self.client_passcode, self.headers)
         if self.kind == KIND_CONNECTED:
             return Connected(self.session_id or "", self.expiry, self.headers)
         if self.kind == KIND_DISCONNECT:
@@ -198,7 +199,7 @@ def _reserved(head: Head, bit: i64, key: str, value: str, others: list[Header], 
         head.ref_msg_id = value
     elif head.kind == KIND_ERROR:
         if bit == BIT_ERROR_CODE:
-            head.first = value
+            head.error_code = value
         else:
             others.append((key, value))
     elif bit == BIT_MSG_ID:
@@ -208,9 +209,9 @@ def _reserved(head: Head, bit: i64, key: str, value: str, others: list[Header], 
     elif bit == BIT_MSG_MORE:
         head.more = value == "yes"
     elif bit == BIT_CLIENT_ID:
-        head.first = value
+        head.client_id = value
     elif bit == BIT_CLIENT_PASSCODE:
-        head.second = value
+        head.client_passcode = value
     elif bit == BIT_SESSION_EXPIRY:
         head.expiry = parse_http_date(value)
         if head.expiry is None and head.kind == KIND_CONNECTED:
@@ -221,7 +222,7 @@ def _reserved(head: Head, bit: i64, key: str, value: str, others: list[Header], 
 def _check_mandatory(head: Head, seen: i64) -> None:
     """Raise where a header is missing that the command demands."""
     if head.kind == KIND_CONNECT:
-        if not head.first:
+        if not head.client_id:
             raise Refused(MALFORMED, "SABC-85", "the CONNECT frame has no client-id")
         return
     session_id = head.session_id

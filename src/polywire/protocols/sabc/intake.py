@@ -190,11 +190,11 @@ class Intake:
         if header(headers, CONTENT_ENCODING) == BASE64:
             plain = from_base64(body)
             left = without(headers, CONTENT_ENCODING)
-            named = head.first is not None or head.session_id is not None or head.ref_msg_id is not None
+            named = head.error_code is not None or head.session_id is not None or head.ref_msg_id is not None
             if plain is not None and (left or named):  # a frame keeps one header at least
                 body = plain
                 headers = left
-        return Error(head.first, body, head.session_id, head.ref_msg_id, headers)
+        return Error(head.error_code, body, head.session_id, head.ref_msg_id, headers)
 
     def _drop(self, key: str, position: i64) -> None:
         if self.unfinished.drop(key):
