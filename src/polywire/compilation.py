@@ -51,6 +51,16 @@ HOT_MODULES = (
     "polywire.protocols.mqtt.writing",
     "polywire.protocols.mqtt.frames",
     "polywire.protocols.mqtt.flows",
+    "polywire.protocols.sabc.headers",
+    "polywire.protocols.sabc.commands",
+    "polywire.protocols.sabc.bodies",
+    "polywire.protocols.sabc.head",
+    "polywire.protocols.sabc.unfinished",
+    "polywire.protocols.sabc.intake",
+    "polywire.protocols.sabc.encoding",
+    "polywire.protocols.sabc.frames",
+    "polywire.protocols.sabc.assembly",
+    "polywire.protocols.sabc.operations",
 )
 
 

@@ -1,0 +1,82 @@
+"""What a message asks of the hub, read from its headers: ``op``, ``destination``, ``service``, ``method``."""
+
+from typing import ClassVar, Final, final
+
+from mypy_extensions import mypyc_attr
+
+from polywire.protocols.frame import RAW_KEPT, Discarded, Frame
+from polywire.protocols.sabc.assembly import Whole
+from polywire.protocols.sabc.errors import MALFORMED
+from polywire.protocols.sabc.headers import Header
+from polywire.protocols.sabc.intake import error_reply
+
+OP: Final = "op"
+DESTINATION: Final = "destination"
+SERVICE: Final = "service"
+METHOD: Final = "method"
+SUBSCRIPTION: Final = "subscription"
+
+PUBLISH: Final = "publish"
+SUBSCRIBE: Final = "subscribe"
+UNSUBSCRIBE: Final = "unsubscribe"
+CALL: Final = "call"
+SERVE: Final = "serve"
+UNSERVE: Final = "unserve"
+
+NEEDS: Final[dict[str, tuple[str, ...]]] = {  # SABC-112, SABC-113
+    PUBLISH: (DESTINATION,),
+    SUBSCRIBE: (DESTINATION,),
+    UNSUBSCRIBE: (DESTINATION,),  # SABC-117
+    CALL: (SERVICE, METHOD),
+    SERVE: (SERVICE,),
+    UNSERVE: (SERVICE,),
+}
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Operation(Frame):
+    """What is to be done with a message. ``headers`` are those that travel with it (SABC-118)."""
+
+    __match_args__: ClassVar[tuple[str, ...]] = ("op", "destination", "service", "method", "headers")
+
+    def __init__(
+        self,
+        op: str = PUBLISH,
+        destination: str | None = None,
+        service: str | None = None,
+        method: str | None = None,
+        headers: tuple[Header, ...] = (),
+    ) -> None:
+        self.op: Final = op
+        self.destination: Final = destination
+        self.service: Final = service
+        self.method: Final = method
+        self.headers: Final = headers
+
+
+def operation(message: Whole) -> Operation | Discarded:
+    """What an originating message asks for, or why that can't be told, with the ERROR to answer."""
+    found: dict[str, str] = {}
+    others: list[Header] = []
+    for pair in message.headers:
+        key, value = pair
+        if key not in {OP, DESTINATION, SERVICE, METHOD}:
+            others.append(pair)
+        elif key in found:
+            return _refused(message, "SABC-121", f"header {key!r} stands twice")
+        else:
+            found[key] = value
+    op = found.get(OP, PUBLISH)
+    needs = NEEDS.get(op)
+    if needs is None:
+        return _refused(message, "SABC-112", f"op {op[:40]!r} is not one of {', '.join(NEEDS)}")
+    for key in needs:
+        if not found.get(key):
+            return _refused(message, "SABC-113", f"{op} needs the header {key!r}")
+    return Operation(op, found.get(DESTINATION), found.get(SERVICE), found.get(METHOD), tuple(others))
+
+
+def _refused(message: Whole, rule: str, reason: str) -> Discarded:
+    reply = error_reply(MALFORMED, reason, message.session_id, message.msg_id)
+    return Discarded(rule, reason, 0, message.body[:RAW_KEPT], len(message.body), reply)
