@@ -28,7 +28,6 @@ HOT_MODULES = (
     "polywire.hub.queues",
     "polywire.hub.services",
     "polywire.hub.counters",
-    "polywire.hub.grants",
     "polywire.hub.client",
     "polywire.hub.hub",
     "polywire.protocols.fmqp.session",

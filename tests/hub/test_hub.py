@@ -2,10 +2,10 @@
 
 import pytest
 
+from polywire.hub.access import AccessRule, AccessRules, Identity
 from polywire.hub.channels import ANY, from_stars
 from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
-from polywire.hub.grants import Grants
 from polywire.hub.hub import FORBIDDEN, QUEUE_FULL, RETAINED_FULL, SERVICE_CHANNEL, Hub
 from polywire.hub.message import Message
 from polywire.protocols.frame import Run
@@ -108,14 +108,12 @@ def test_no_room_for_retained_messages_is_told_but_the_message_goes_out(site: Si
     assert bodies(listener) == [b"x"]
 
 
-class OnlyOwn(Grants):
-    def may_publish(self, channel: str) -> bool:
-        return channel.startswith("own/")
+OWN = AccessRules([AccessRule(["publish"], ["own/**"])]).grants(Identity("me"), "one")
 
 
 def test_what_is_forbidden_goes_nowhere_on_either_path(site: Site) -> None:
     client = site.client()
-    client.grants = OnlyOwn("own")
+    client.grants = OWN
     listener = site.subscribe(client, "**")
     assert site.hub.publish(Message("a", b"x"), client) == FORBIDDEN
     view = site.hub.view(client)
@@ -126,7 +124,7 @@ def test_what_is_forbidden_goes_nowhere_on_either_path(site: Site) -> None:
 
 def test_clients_with_the_same_rights_share_a_view(site: Site) -> None:
     one, other, less = site.client(), site.client(), site.client()
-    less.grants = OnlyOwn("own")
+    less.grants = OWN
     assert site.hub.view(one) is site.hub.view(other)
     assert site.hub.view(one) is not site.hub.view(less)
     assert site.hub.view(one) is not site.hub.view(site.client(protocol=1))

@@ -2,8 +2,8 @@
 
 from typing import Final, final
 
+from polywire.hub.access import ANONYMOUS, EVERYTHING, Grants, Identity
 from polywire.hub.counters import Counters
-from polywire.hub.grants import ALL, Grants
 from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
 from polywire.hub.routes import Subscription
@@ -11,7 +11,7 @@ from polywire.hub.routes import Subscription
 
 @final
 class Client:
-    """One connection. ``name`` is what the client calls itself, ``user`` who it proved to be.
+    """One connection. ``name`` is what the client calls itself, ``identity`` who it proved to be.
 
     ``number`` is unique while the hub runs; ``protocol`` numbers its protocol for cut-through; ``local`` tells that
     it came by loopback or a Unix socket.
@@ -27,13 +27,17 @@ class Client:
         self.address: Final = address
         self.local: Final = local
         self.name = ""
-        self.user = ""
-        self.grants: Grants = ALL
+        self.identity: Identity = ANONYMOUS
+        self.grants: Grants = EVERYTHING
         self.connected = 0
         self.joined = False
         self.subscriptions: Final[dict[object, Subscription]] = {}
         self.demands: Final[dict[str, int]] = {}
         self.wills: Final[dict[str, Message]] = {}
+
+    def may_signal(self, channel: str) -> bool:
+        """Whether the client may tell the hub to stop: by a rule, or without rules from this machine only."""
+        return self.local if self.grants.everything else self.grants.may_signal(channel)
 
     def __repr__(self) -> str:
         return f"Client({self.number}, {self.counters.protocol}, {self.name or self.address!r})"

@@ -7,11 +7,11 @@ The hub runs in one thread and never waits: time and the end of a turn come in a
 from collections.abc import Callable
 from typing import Final, cast, final
 
+from polywire.hub.access import Grants
 from polywire.hub.channels import REST, is_literal
 from polywire.hub.client import Client
 from polywire.hub.counters import Counters
 from polywire.hub.demand import Demand
-from polywire.hub.grants import Grants
 from polywire.hub.message import Message
 from polywire.hub.outbox import Flusher, Later, Outbox
 from polywire.hub.queues import MAX_MESSAGES, MAX_OCTETS, Consumer, Queue
@@ -20,6 +20,7 @@ from polywire.hub.routes import COPY_BELOW, Route, RouteTable, RouteView, Subscr
 from polywire.hub.services import Services
 from polywire.protocols.frame import Run
 
+MAX_VIEWS: Final = 4096
 QUEUE_PREFIX: Final = "queue/"
 
 FORBIDDEN: Final = "forbidden"
@@ -53,7 +54,7 @@ class Hub:
         self.draining = False
         self.on_presence: list[Callable[[int], None]] = []
         self.on_signal: Callable[[str], None] | None = None
-        self._views: Final[dict[tuple[int, str], RouteView]] = {}
+        self._views: Final[dict[tuple[int, Grants], RouteView]] = {}
         self._last_number = 0
 
     def client(self, protocol: int, outbox: Outbox, address: str = "", *, local: bool = True) -> Client:
@@ -146,9 +147,11 @@ class Hub:
 
     def view(self, client: Client) -> RouteView:
         """The routes for the scanner of this client's protocol, with this client's rights."""
-        key = (client.protocol, client.grants.key)
+        key = (client.protocol, client.grants)
         view = self._views.get(key)
         if view is None:
+            if len(self._views) >= MAX_VIEWS:
+                self._views.clear()
             view = self.table.view(_Resolver(self.table, client.grants).resolve)
             self._views[key] = view
         return view

@@ -219,7 +219,7 @@ class FmqpSession:
         client = self._client
         if topic not in SIGNALS or self._hub.on_signal is None:
             client.counters.drop("service-channel")
-        elif client.grants.may_signal(topic, local=client.local):
+        elif client.may_signal(topic):
             self._hub.on_signal(topic.rpartition("/")[2])
         else:
             client.counters.drop(FORBIDDEN)

@@ -1,0 +1,67 @@
+"""What a session may ask of its connection, and the limits it holds its peer to.
+
+The server implements ``Peer``; sessions see nothing else of it. Everything here is answered in the hub's own thread.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from polywire.hub.access import Identity
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may use; the configuration's ``[limits]``, where each is explained."""
+
+    message_size: int = 16 * MIB
+    message_size_before_auth: int = 64 * 1024
+    header_size: int = 64 * 1024
+    call_time: float = 30.0
+    subscriptions: int = 10_000
+    in_flight: int = 1_000
+    unfinished: int = 64
+    sessions: int = 10_000
+    offline_messages: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a client presented to prove who it is. ``password`` and ``token`` are None where it showed none."""
+
+    user: str = ""
+    password: str | bytes | None = None
+    token: str | bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A login that failed: ``reason`` tells the client nothing of users; ``retry_after`` is in seconds, 0 for now."""
+
+    reason: str
+    retry_after: float = 0.0
+
+
+class Peer(Protocol):
+    """The other end of a session's connection."""
+
+    @property
+    def certificate(self) -> Mapping[str, object] | None:
+        """The certificate the peer showed, if it did."""
+
+    def login(self, login: Login, done: Callable[[Identity | Refusal], None]) -> None:
+        """Find out who the peer is. ``done`` is called once, perhaps later; until then nothing more is received.
+
+        On success the client's identity and grants are set before ``done`` runs.
+        """
+
+    def established(self) -> None:
+        """The handshake is over: the time for it no longer runs. Call ``Hub.join`` as well."""
+
+    def close(self) -> None:
+        """Write what is in the outbox, then hang up. ``lost`` is called afterwards, not from here."""
+
+    def abort(self) -> None:
+        """Hang up at once."""
