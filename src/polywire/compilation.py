@@ -15,6 +15,7 @@ HOT_MODULES = (
     "polywire.protocols.frame",
     "polywire.protocols.assembler",
     "polywire.protocols.octets",
+    "polywire.protocols.websocket",
     "polywire.protocols.fmqp.topics",
     "polywire.protocols.fmqp.frames",
     "polywire.hub.channels",

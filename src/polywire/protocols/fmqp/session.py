@@ -8,12 +8,14 @@ from typing import Final, cast, final
 
 from mypy_extensions import i64
 
+from polywire.hub.access import Identity
 from polywire.hub.channels import ANY, from_stars, to_stars
 from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
 from polywire.hub.hub import FORBIDDEN, QUEUE_PREFIX, Hub
 from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
+from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.queues import Consumer, Delivery, Queue
 from polywire.hub.routes import Route, Subscription
 from polywire.protocols.fmqp.frames import (
@@ -111,16 +113,26 @@ class FmqpConsumer(Consumer):
 class FmqpSession:
     """One FMQP connection. Its client joins the hub at once: FMQP has no handshake."""
 
-    def __init__(self, hub: Hub, client: Client, *, max_body: int, max_subscriptions: int) -> None:
+    def __init__(self, hub: Hub, client: Client, peer: Peer, limits: Limits) -> None:
         self._hub: Final = hub
         self._client: Final = client
-        self._decoder: Final = Decoder(max_body=max_body)
-        self._max_subscriptions: Final = max_subscriptions
+        self._peer: Final = peer
+        self._decoder: Final = Decoder(max_body=limits.message_size)
+        self._max_subscriptions: Final = limits.subscriptions
         self._watchers: Final[dict[str, FmqpWatcher]] = {}
         self._consumers: Final[dict[str, FmqpConsumer]] = {}
         self._draining = False
         client.outbox.on_room = self._room
-        hub.join(client)
+        peer.login(Login(), self._identified)
+
+    def _identified(self, who: Identity | Refusal) -> None:
+        """FMQP-03: the certificate or the listener has told who the client is."""
+        if isinstance(who, Refusal):
+            self._client.counters.fault("login")
+            self._peer.close()
+            return
+        self._peer.established()
+        self._hub.join(self._client)
 
     def received(self, data: bytes) -> None:
         """Handle what the peer has sent."""
