@@ -16,6 +16,14 @@ HOT_MODULES = (
     "polywire.protocols.assembler",
     "polywire.protocols.fmqp.topics",
     "polywire.protocols.fmqp.frames",
+    "polywire.protocols.micromsg.url_encoding",
+    "polywire.protocols.micromsg.grammar",
+    "polywire.protocols.micromsg.extensions",
+    "polywire.protocols.micromsg.properties",
+    "polywire.protocols.micromsg.frames",
+    "polywire.protocols.micromsg.filters",
+    "polywire.protocols.micromsg.windows",
+    "polywire.protocols.micromsg.json_payload",
 )
 
 
