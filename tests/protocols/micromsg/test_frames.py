@@ -283,15 +283,16 @@ def test_a_length_field_of_the_maximum_makes_nothing_grow() -> None:
 def test_malformed_properties_are_a_bad_frame(text: bytes, rule: str, at: int) -> None:
     error = failure(b"\0\0\x01\x01q\0" + bytes([len(text)]) + text + b"\0")
     assert (error.rule, error.position, reply_name(error)) == (rule, 7 + at, "bad-frame")
-    with pytest.raises(LocalProtocolError):
+    with pytest.raises(LocalProtocolError) as caught:
         encode(Message(1, "q", b"", text.decode("latin-1")))
+    assert caught.value.rule == rule
 
 
 @pytest.mark.rule("MICROMSG-37", "MICROMSG-56", "MICROMSG-57")
 def test_a_command_is_flag_1_a_length_and_its_text() -> None:
     command = Command("subscribe", (("destination", "topic/a b"), ("filter", "a=N1;b=Tx")))
-    octets = b"\x01\x3bsubscribe;destination=topic%2Fa%20b,filter=a%3DN1%3Bb%3DTx"
-    octets = b"\x01" + bytes([len(octets) - 2]) + octets[2:]
+    text = b"subscribe;destination=topic%2Fa%20b,filter=a%3DN1%3Bb%3DTx"
+    octets = b"\x01" + bytes([len(text)]) + text
     assert encode(command) == octets
     assert decode(octets) == [command]
     assert command.value("filter") == "a=N1;b=Tx"

@@ -66,6 +66,8 @@ def test_octets_behind_the_handshake_are_not_lost_wherever_it_is_cut(role: str) 
 def test_the_reserved_flags_are_ignored() -> None:
     (read,) = Decoder(SERVER).feed(b"\x01\0\xff\x01a\0\0\0\0")
     assert read == Handshake("a", flags=255)
+    assert Decoder(SERVER).feed(encode(read)) == [read]
+    assert encode(Handshake("a"))[2] == 0
 
 
 @pytest.mark.rule("MICROMSG-01", "MICROMSG-23")
@@ -124,11 +126,11 @@ def test_a_frame_before_the_final_message_is_a_bad_handshake(first: int) -> None
 def test_a_command_before_the_final_message_is_read_as_a_handshake_message() -> None:
     decoder = Decoder(SERVER)
     decoder.feed(OFFER_OCTETS)
-    # 1 is COMMAND and a major version; "in" is 105 and 110, so an identity of 110 octets is expected here.
-    assert decoder.feed(b"\x01\x04pin") == []
-    name, _, reply = failure(decoder, b"g" + bytes([0x80]) * 300)
-    assert reply in {"bad-handshake", "too-large"}
-    assert name.startswith("MICROMSG-")
+    # 1 is COMMAND and the major version, 4 the minor one, "p" the flags, "i" an identity of 105 octets.
+    start = len(OFFER_OCTETS)
+    ping = b"\x01\x04ping"
+    assert decoder.feed(ping) == []
+    assert failure(decoder, b"\0" * 100 + b"\x80\0\0" + b"\0" * 4) == ("MICROMSG-26", start + 106, "bad-handshake")
 
 
 @pytest.mark.rule("MICROMSG-159", "MICROMSG-15", "MICROMSG-39")

@@ -114,6 +114,11 @@ def test_a_client_without_credentials_can_not_log_in() -> None:
 @pytest.mark.rule("MICROMSG-01", "MICROMSG-12", "MICROMSG-24")
 @pytest.mark.parametrize(("client", "server", "agreed"), [(0, 0, 0), (3, 0, 0), (0, 3, 0), (2, 3, 2)])
 def test_the_lower_version_is_used(client: int, server: int, agreed: int) -> None:
+    reply = replied(negotiation.offer(Terms("c", minor=client)), Terms("s", minor=server))
+    assert reply.minor == agreed
+    final = negotiation.final(Handshake("s", minor=server), Terms("c", minor=client))
+    assert isinstance(final, Handshake)
+    assert final.minor == agreed
     both = shake(Terms("c", minor=client), Terms("s", minor=server))
     assert [agreement.version for agreement in both] == [(1, agreed), (1, agreed)]
     assert (negotiation.offer(Terms("c")).major, negotiation.offer(Terms("c")).minor) == (1, 0)

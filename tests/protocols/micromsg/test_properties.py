@@ -103,6 +103,9 @@ def test_properties_are_written_with_types() -> None:
     found: dict[str, Value] = {"room": 12, "name": "a;b", "heat": 21.5, "when": date}
     assert properties.write(found) == "room:N12;name:Ta%3Bb;heat:N21.5;when:D1413198000.25;"
     assert properties.write({}) == ""
+    assert properties.write_value(datetime(1970, 1, 1, tzinfo=UTC)) == "D0.0"
+    assert properties.write_value(datetime(1969, 12, 31, 23, 59, 58, 500_000, tzinfo=UTC)) == "D-1.5"
+    assert properties.write_value(1e-7) == "N0.0000001"
 
 
 @pytest.mark.rule("MICROMSG-52", "MICROMSG-143")
@@ -138,7 +141,7 @@ def test_the_last_semicolon_may_be_missing_and_the_last_of_two_keys_counts() -> 
     assert properties.read("a:N1;b:Tx:y") == {"a": 1, "b": "x:y"}
     assert properties.read("a:N1;a:N2;") == {"a": 2}
     assert properties.read("") == {}
-    for text in (";", "a", "a:N1;;", "A:N1;"):
+    for text in (";", "a", "a:N1;;", "A:N1;", "a:Té;", "a:T\ud800;"):
         with pytest.raises(MalformedError) as caught:
             properties.read(text)
         assert caught.value.rule == "MICROMSG-161"

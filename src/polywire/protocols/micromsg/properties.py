@@ -22,6 +22,11 @@ MAX_OCTETS: Final = 65535
 
 RULE: Final = "MICROMSG-161"
 ESCAPE_RULE: Final = "MICROMSG-162"
+COLON: Final = 58
+SEMICOLON: Final = 59
+PERCENT: Final = 37
+FINE: Final = -1
+HIGH_ESCAPES: Final = -2
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LEAST: Final = -(1 << 63)
 MOST: Final = (1 << 63) - 1
@@ -30,31 +35,10 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 def problem(octets: bytes, start: i64, end: i64) -> MalformedError | None:
     """Why the properties at ``octets[start:end]`` are invalid, or None where they are fine."""
-    pos = start
-    high = False
-    while pos < end:
-        key = pos
-        while pos < end and _is_key(octets[pos]):
-            pos += 1
-        if pos == key or pos == end or octets[pos] != 58:  # noqa: PLR1714, SIM109 - native comparisons; 58 is a colon
-            return _key_problem(octets, key, pos, start, end)
-        pos += 1
-        while pos < end:
-            octet: i64 = octets[pos]
-            if octet == 59:  # a semicolon
-                break
-            if octet == 37:  # a percent sign
-                if pos + 3 > end or hexadecimal(octets, pos + 1) < 0 or hexadecimal(octets, pos + 2) < 0:
-                    reason = "a % in the properties is not followed by two hexadecimal digits"
-                    return MalformedError(reason, rule=ESCAPE_RULE, at=pos - start)
-                high = high or hexadecimal(octets, pos + 1) >= 8
-                pos += 2
-            elif octet < 32 or octet > 126:
-                reason = f"octet {octet} in the properties is not printable ASCII; escape it"
-                return MalformedError(reason, rule=RULE, at=pos - start)
-            pos += 1
-        pos += 1
-    if high:
+    wrong: i64 = _scan(octets, start, end)
+    if wrong >= 0:
+        return _explained(octets, wrong, start, end)
+    if wrong == HIGH_ESCAPES:
         try:
             read(octets[start:end].decode("ascii"))
         except MalformedError as error:
@@ -62,35 +46,76 @@ def problem(octets: bytes, start: i64, end: i64) -> MalformedError | None:
     return None
 
 
+def read(text: str) -> dict[str, Value]:
+    """The properties by key; of a key that stands twice the last one. Raises ``MalformedError``."""
+    octets = text.encode("utf-8", "surrogatepass")
+    end: i64 = len(octets)
+    wrong: i64 = _scan(octets, 0, end)
+    if wrong >= 0:
+        raise _explained(octets, wrong, 0, end)
+    found: dict[str, Value] = {}
+    pos: i64 = 0
+    while pos < end:
+        colon = pos
+        while octets[colon] != COLON:
+            colon += 1
+        behind = colon + 1
+        while behind < end and octets[behind] != SEMICOLON:
+            behind += 1
+        value = text[colon + 1 : behind]
+        typed = read_value(value, colon + 1)
+        found[text[pos:colon]] = decoded(value, colon + 1) if typed is None else typed
+        pos = behind + 1
+    return found
+
+
+def _scan(octets: bytes, start: i64, end: i64) -> i64:
+    """The place of the first octet that is wrong, FINE, or HIGH_ESCAPES where escapes are still to be decoded."""
+    pos = start
+    fine: i64 = FINE
+    while pos < end:
+        key = pos
+        while pos < end and _is_key(octets[pos]):
+            pos += 1
+        if pos == key or pos == end or octets[pos] != COLON:  # noqa: PLR1714, SIM109 - native comparisons
+            return pos
+        pos += 1
+        while pos < end:
+            octet: i64 = octets[pos]
+            if octet == SEMICOLON:
+                break
+            if octet == PERCENT:
+                if pos + 3 > end or hexadecimal(octets, pos + 1) < 0 or hexadecimal(octets, pos + 2) < 0:
+                    return pos
+                if hexadecimal(octets, pos + 1) >= 8:
+                    fine = HIGH_ESCAPES
+                pos += 2
+            elif octet < 32 or octet > 126:
+                return pos
+            pos += 1
+        pos += 1
+    return fine
+
+
 def _is_key(octet: i64) -> bool:
     """Whether an octet may stand in a key: those of a FIELD, and ``_`` (MICROMSG-143)."""
     return 97 <= octet <= 122 or 48 <= octet <= 57 or octet == 45 or octet == 95  # noqa: PLR1714 - native
 
 
-def _key_problem(octets: bytes, key: i64, pos: i64, start: i64, end: i64) -> MalformedError:
-    if pos == end:
+def _explained(octets: bytes, at: i64, start: i64, end: i64) -> MalformedError:
+    """What ``_scan`` found wrong at a place, in words."""
+    rule = RULE
+    key = octets.rfind(b";", start, at) + 1 or start
+    if at == end:
         reason = "the last property has no colon"
-    elif pos == key:
-        reason = f"a property begins with octet {octets[pos]}, not with a key"
+    elif octets.find(b":", key, at) < 0:
+        reason = f"octet {octets[at]} stands where a property's key or its colon should be"
+    elif octets[at] == PERCENT:
+        reason = "a % in the properties is not followed by two hexadecimal digits"
+        rule = ESCAPE_RULE
     else:
-        reason = f"octet {octets[pos]} can't stand in a property's key"
-    return MalformedError(reason, rule=RULE, at=pos - start)
-
-
-def read(text: str) -> dict[str, Value]:
-    """The properties by key; of a key that stands twice the last one. Raises ``MalformedError``."""
-    found: dict[str, Value] = {}
-    at = 0
-    for piece in text.split(";"):
-        if piece or at < len(text):
-            colon = piece.find(":")
-            if colon < 0 or not is_key(piece[:colon]):
-                raise MalformedError(f"{shown(piece)} is not a property, key:value", rule=RULE, at=at)
-            value = piece[colon + 1 :]
-            typed = read_value(value, at + colon + 1)
-            found[piece[:colon]] = decoded(value, at + colon + 1) if typed is None else typed
-        at += len(piece) + 1
-    return found
+        reason = f"octet {octets[at]} in the properties is not printable ASCII; escape it"
+    return MalformedError(reason, rule=rule, at=at - start)
 
 
 def write(properties: dict[str, Value]) -> str:
@@ -105,10 +130,13 @@ def write(properties: dict[str, Value]) -> str:
 
 def is_key(text: str) -> bool:
     """Whether a text may be the key of a property."""
-    for character in text:
-        if not ("a" <= character <= "z" or "0" <= character <= "9" or character in "-_"):
+    end: i64 = len(text)
+    at: i64 = 0
+    while at < end:
+        if not _is_key(i64(ord(text[at]))):
             return False
-    return bool(text)
+        at += 1
+    return end > 0
 
 
 def read_value(text: str, at: int = 0) -> Value | None:
@@ -148,6 +176,8 @@ def write_value(value: Value) -> str:
 
 def _read_number(text: str) -> int | float | None:
     """MICROMSG-78: a 64-bit integer, or with a decimal point a float."""
+    if len(text) < 19 and _are_digits(text):
+        return int(text)
     digits = text.removeprefix("-")
     point = digits.find(".")
     if point >= 0:
