@@ -122,6 +122,7 @@ def test_the_payload_length_has_four_octets_only_where_it_needs_them() -> None:
     assert encode(Message(1, "q", b"x" * 256)) == b"\x08\0\x01\x01q\0\0\0\0\x01\0" + b"x" * 256
     assert decode(b"\x08\0\x01\x01q\0\0\0\0\0\x02hi") == [Message(1, "q", b"hi")]
     assert encode(Command("c", (("k", "v" * 300),)))[:5] == b"\x09\0\0\x01\x30"
+    assert encode(Extension(3, b"x" * 255))[:4] == b"\x02\x03\xffx"
     assert encode(Extension(3, b"x" * 256))[:6] == b"\x0a\x03\0\0\x01\0"
     assert decode(b"\x09\0\0\0\x04ping") == [Command("ping")]
     assert decode(b"\x0a\x03\0\0\0\x02\0\x04") == [Extension(3, b"\0\x04")]
@@ -278,6 +279,8 @@ def test_a_length_field_of_the_maximum_makes_nothing_grow() -> None:
         (b"a:T%zz;", "MICROMSG-162", 3),
         (b"a:T%", "MICROMSG-162", 3),
         (b"b:N1;a:T%ff;", "MICROMSG-162", 8),
+        (b"a:T%80;", "MICROMSG-162", 3),
+        (b"a:T%c3;", "MICROMSG-162", 3),
     ],
 )
 def test_malformed_properties_are_a_bad_frame(text: bytes, rule: str, at: int) -> None:

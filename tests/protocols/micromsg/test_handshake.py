@@ -102,6 +102,12 @@ def test_a_field_that_does_not_fit_is_not_sent(message: Handshake) -> None:
     assert caught.value.rule == "MICROMSG-23"
 
 
+@pytest.mark.rule("MICROMSG-23")
+def test_a_list_may_have_65535_octets() -> None:
+    message = Handshake("a", (NamedExtension("x-" + "b" * 65533),))
+    assert Decoder(SERVER, max_handshake=1 << 17).feed(encode(message)) == [message]
+
+
 @pytest.mark.rule("MICROMSG-13", "MICROMSG-108")
 @pytest.mark.parametrize("major", [0, 2, 3, 9, 255])
 @pytest.mark.parametrize("role", [SERVER, CLIENT])

@@ -48,6 +48,7 @@ def test_small_json_is_accepted(payload: bytes) -> None:
         (b'{"a"', "ends unfinished at octet 4"),
         (b"-", "ends unfinished at octet 1"),
         (b"1.", "ends unfinished at octet 2"),
+        (b"1e", "ends unfinished at octet 2"),
         (b"1e+", "ends unfinished at octet 3"),
         (b"[1,]", "not JSON at octet 3"),
         (b"[1 2]", "not JSON at octet 3"),
@@ -65,6 +66,7 @@ def test_small_json_is_accepted(payload: bytes) -> None:
         (b"nul", "not JSON at octet 0"),
         (b"NaN", "not JSON at octet 0"),
         (b"'a'", "not JSON at octet 0"),
+        (b'{"\n":1}', "not JSON at octet 2"),
         (b'"a\nb"', "not JSON at octet 2"),
         (b'"\\x"', "not JSON at octet 2"),
         (b'"\\u12g4"', "not JSON at octet 5"),
@@ -89,7 +91,7 @@ def test_deep_nesting_is_a_bad_frame_and_costs_no_stack(opening: bytes, closing:
         error = json_payload.check(payload)
         assert isinstance(error, Error)
         assert error.name == "bad-frame"
-        assert "deeper than 512 levels" in (error.value("reason") or "")
+        assert f"deeper than 512 levels at octet {512 * len(opening)}" in (error.value("reason") or "")
     assert json_payload.check(b"[[1]]", max_depth=2) is None
     assert json_payload.check(b"[[[1]]]", max_depth=2) is not None
 

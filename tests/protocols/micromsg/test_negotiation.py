@@ -209,6 +209,15 @@ def test_the_count_of_the_final_message_is_capped_by_the_servers(
 
 
 @pytest.mark.rule("MICROMSG-107")
+def test_a_count_that_the_server_does_not_speak_of_stays_as_it_is() -> None:
+    client = Terms("c", required=(batch_ack(30),), max_count=40)
+    final = negotiation.final(Handshake("s"), client)
+    assert isinstance(final, Handshake)
+    assert text(final.required) == "batch-ack:max-count=30"
+    assert negotiation.agreed(Handshake("s"), final).window == 30
+
+
+@pytest.mark.rule("MICROMSG-107")
 def test_a_final_message_with_a_larger_count_is_capped() -> None:
     server = Terms("s", max_count=20)
     offer = Handshake("c", (), (batch_ack(10),))

@@ -89,6 +89,7 @@ def test_a_value_without_a_valid_type_is_text(text: str) -> None:
         ("D-1.5", -1_500_000),
         ("D-0.25", -250_000),
         ("D0001", 1_000_000),
+        ("D100000000000", 100_000_000_000_000_000),
     ],
 )
 def test_dates_are_seconds_with_a_fraction(text: str, microseconds: int) -> None:

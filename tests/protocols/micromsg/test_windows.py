@@ -147,6 +147,19 @@ def test_a_message_past_the_window_is_refused_on_the_receiving_side_too() -> Non
     assert window.acknowledge(3) == 2
 
 
+@pytest.mark.rule("MICROMSG-118", "MICROMSG-68", "MICROMSG-69")
+@pytest.mark.parametrize(("number", "count"), [(65534, 1), (65535, 2), (1, 3), (3, 5)])
+def test_the_receiver_acknowledges_across_the_wrap_too(number: int, count: int) -> None:
+    window = ReceiveWindow(10)
+    for earlier in range(1, 65534):
+        assert window.received(earlier) is None
+        assert window.acknowledge(earlier) == 1
+    for later in (65534, 65535, 1, 2, 3):
+        assert window.received(later) is None
+    assert window.acknowledge(number) == count
+    assert window.pending() == 5 - count
+
+
 @pytest.mark.rule("MICROMSG-128")
 @pytest.mark.parametrize("number", [0, 3, 65535, 65536, -1, 1 << 70])
 def test_this_side_acknowledges_only_what_came(number: int) -> None:
