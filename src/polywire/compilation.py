@@ -61,6 +61,14 @@ HOT_MODULES = (
     "polywire.protocols.sabc.frames",
     "polywire.protocols.sabc.assembly",
     "polywire.protocols.sabc.operations",
+    "polywire.protocols.micromsg.url_encoding",
+    "polywire.protocols.micromsg.grammar",
+    "polywire.protocols.micromsg.extensions",
+    "polywire.protocols.micromsg.properties",
+    "polywire.protocols.micromsg.frames",
+    "polywire.protocols.micromsg.filters",
+    "polywire.protocols.micromsg.windows",
+    "polywire.protocols.micromsg.json_payload",
 )
 
 

@@ -1,0 +1,153 @@
+"""MicroMsg2 under the fuzzer: the stream contract in every role, and the pure parts on what the frames hold."""
+
+import json
+from typing import Never
+
+from fuzz.contract import Outcome, check_stream, decode
+from polywire.protocols.frame import Frame
+from polywire.protocols.micromsg import commands, dotnet, extensions, filters, json_payload, negotiation, properties
+from polywire.protocols.micromsg.errors import ENDS_CONNECTION, MalformedError
+from polywire.protocols.micromsg.frames import (
+    CLIENT,
+    SERVER,
+    Command,
+    Decoder,
+    Error,
+    Extension,
+    Handshake,
+    Message,
+    encode,
+    renumbered,
+)
+
+LIMIT = 600
+HEADER = 7 + 255 + LIMIT + 4
+TERMS = negotiation.Terms("fuzz", optional=(extensions.NamedExtension("json"), extensions.batch_ack(5)), max_count=20)
+
+
+def decoder(mode: int) -> Decoder:
+    """A server, a client, or a connection that is established."""
+    return Decoder(
+        CLIENT if mode == 1 else SERVER,
+        established=mode == 2,
+        max_message=LIMIT,
+        max_control=LIMIT,
+        max_properties=LIMIT,
+        max_handshake=LIMIT,
+    )
+
+
+def run(data: bytes) -> None:
+    """The first octet says what the stream is and where to cut it, the rest is the stream."""
+    first = data[0] if data else 0
+    mode, cut = first % 3, first // 3
+    whole = check_stream(lambda: decoder(mode), data[1:], [cut, 2 * cut + 1], held=HEADER + LIMIT)
+    for frame in whole.frames:
+        check_frame(frame)
+    check_negotiation([frame for frame in whole.frames if isinstance(frame, Handshake)])
+    check_texts(data[1:])
+
+
+def check_frame(frame: Frame) -> None:
+    """What was decoded can be encoded and decoded again, and the pure parts take it without raising."""
+    match frame:
+        case Handshake():
+            again = decode(Decoder(SERVER, max_handshake=1 << 20), [encode(frame)], held=1 << 20)
+            assert again == Outcome([frame], None)
+            return
+        case Extension(0, payload):  # can be read, names no extension, and is never written
+            dotnet.TypeReader().told(payload)
+            return
+        case Error(name) if name not in ENDS_CONNECTION:
+            return
+        case Command():
+            request = commands.read(frame, pub_sub=True)
+            if not isinstance(request, Error):
+                assert commands.read(commands.write(request), pub_sub=True) == request
+        case Message(sequence, destination, payload, text):
+            found = properties.read(text)
+            assert properties.read(properties.write(found)) == found
+            check_json(payload)
+            other = Message(sequence ^ 1 or 2, destination, payload, text)
+            assert renumbered(encode(frame), other.sequence) == encode(other)
+    again = decode(Decoder(established=True, max_control=1 << 20), [encode(frame)], held=1 << 20)
+    assert again == Outcome([frame], None), (frame, again)
+
+
+def check_negotiation(messages: list[Handshake]) -> None:
+    """Any handshake messages are agreed on or refused."""
+    for offer in messages[:1]:
+        reply = negotiation.reply(offer, TERMS)
+        final = negotiation.final(offer, TERMS)
+        if isinstance(final, Handshake):
+            encode(final)
+            assert 0 <= negotiation.agreed(offer, final).window <= extensions.LARGEST_COUNT
+        if isinstance(reply, Handshake):
+            encode(reply)
+            for received in messages[1:]:
+                agreement = negotiation.agree(offer, reply, received, TERMS)
+                assert isinstance(agreement, Error) or agreement.window <= TERMS.max_count
+
+
+def check_texts(data: bytes) -> None:
+    """Lists, properties, filters and JSON made of any octets."""
+    check_json(data)
+    try:
+        listed = extensions.read(data)
+    except MalformedError:
+        pass
+    else:
+        assert extensions.read(extensions.write(listed)) == listed
+    text = data.decode("utf-8", "replace")
+    condition = filters.read(text)
+    if isinstance(condition, filters.Filter):
+        assert filters.read(filters.write(condition)) == condition
+        filters.matches(condition, {"a": 1, "b": "text"})
+    wrong = properties.problem(data, 0, len(data))
+    try:
+        properties.read(text)
+    except MalformedError:
+        assert wrong is not None
+    else:
+        assert wrong is None or not data.isascii() or not text.isprintable()
+
+
+def check_json(payload: bytes) -> None:
+    """Our walk and the standard library's parser agree on what JSON is."""
+    reason = json_payload.problem(payload, 100)
+    try:
+        json.loads(payload.decode(), parse_constant=refuse)
+    except (ValueError, RecursionError):
+        assert reason is not None, payload
+    else:
+        assert reason is None or "deeper" in reason, (payload, reason)
+
+
+def refuse(constant: str) -> Never:
+    raise ValueError(constant)
+
+
+def seeds() -> list[bytes]:
+    offer = Handshake("hulk", (extensions.NamedExtension("json"),), (extensions.batch_ack(100),))
+    messages = [
+        Message(1, "topic/rooms", b'{"a": [1, -2.5e3, "\\u00e9", null]}', "room:N12;when:D1413198000.5;name:Ta%20b;"),
+        Message(65535, "commands", b"x" * 300, "first_name:jonas;"),
+        Command("subscribe", (("destination", "topic/rooms"), ("filter", "room>=N10;name<Tkit%20"))),
+        Command("ping"),
+        Extension(3, b"\0\x04"),
+        Error("unsupported-extension", (("name", "xml"),)),
+    ]
+    frames = b"".join(map(encode, messages))
+    continued = b"\x10\0\x01\x01q\0\x05k:N1;\x02ab" + encode(Extension(1, b"\0\x01")) + b"\0\0\x01\x01q\0\0\x02cd"
+    auth = b"\x01\0\0\x01c\0\0\0\x1ex-auth:user=a,password=b%20c;ab"
+    return [
+        b"\x15" + encode(offer) * 2 + frames,
+        b"\x16" + encode(offer) + frames,
+        b"\x16" + encode(messages[5]),
+        b"\x17" + frames,
+        b"\x17" + continued,
+        b"\x00" + auth,
+        b"\x02" + b"batch-ack:max-count:100;json;x-a:b=c",
+        b"\x02" + b"room>=N10;name<Tkit;when!=D1.5",
+        b"\x02" + b'{"a": [true, false, null, 1e9, "\\n"]}',
+    ]

@@ -1,0 +1,37 @@
+"""What a destination stands for: ``topic/<path>`` is a topic, anything else a queue."""
+
+from dataclasses import dataclass
+
+TOPIC_PREFIX = "topic/"
+SERVICE_LEVEL = "$"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """The topic ``path``: to all its subscribers. In a subscription it may be a pattern."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The queue ``name``: in order, to one receiver."""
+
+    name: str
+
+
+def read(destination: str) -> Topic | Queue | None:
+    """MICROMSG-138: what a destination stands for. None where nothing can be there: no name, or a name under ``$``."""
+    if destination.startswith(TOPIC_PREFIX):
+        path = destination.removeprefix(TOPIC_PREFIX)
+        return None if not path or _is_service(path) else Topic(path)
+    return None if not destination or _is_service(destination) else Queue(destination)
+
+
+def write(channel: Topic | Queue) -> str:
+    """The destination of a topic or queue."""
+    return TOPIC_PREFIX + channel.path if isinstance(channel, Topic) else channel.name
+
+
+def _is_service(name: str) -> bool:
+    return name == SERVICE_LEVEL or name.startswith("$/")

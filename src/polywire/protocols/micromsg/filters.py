@@ -1,0 +1,157 @@
+"""Filters on the properties of messages: ``clause;clause``, all of which must hold.
+
+A filter stands URL encoded in the command ``subscribe``; the grammar of commands has undone that before it comes
+here. The texts in it are URL encoded themselves, as they are in properties, so that they may hold a semicolon.
+"""
+
+from datetime import datetime
+from typing import Any, ClassVar, Final, final
+
+from mypy_extensions import mypyc_attr
+
+from polywire.protocols.frame import Frame
+from polywire.protocols.micromsg.errors import BAD_FILTER, LocalProtocolError, MalformedError
+from polywire.protocols.micromsg.frames import Error
+from polywire.protocols.micromsg.properties import Value, is_key, read_value, write_value
+from polywire.protocols.micromsg.url_encoding import shown
+
+MAX_CLAUSES = 64
+"""How many clauses a filter may have unless told otherwise."""
+
+OPERATORS: Final = ("!=", "<=", ">=", "=", "<", ">", "~", "&")
+"""MICROMSG-145, the longer ones first."""
+TEXT_OPERATORS: Final = ("=", "!=", "<", ">", "~", "&")
+"""MICROMSG-84."""
+ORDER_OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=")
+"""MICROMSG-146."""
+
+RULE: Final = "MICROMSG-173"
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Clause(Frame):
+    """One condition: the property ``key`` compared with ``value``."""
+
+    __match_args__: ClassVar[tuple[str, ...]] = ("key", "operator", "value")
+
+    def __init__(self, key: str, operator: str, value: Value) -> None:
+        self.key: Final = key
+        self.operator: Final = operator
+        self.value: Final = value
+
+    def holds(self, properties: dict[str, Value]) -> bool:
+        """Whether the properties meet the condition; a missing one or one of another type does not."""
+        found = properties.get(self.key)
+        value = self.value
+        if isinstance(value, str):
+            return isinstance(found, str) and _text_holds(found, self.operator, value)
+        if isinstance(value, datetime):
+            return isinstance(found, datetime) and _order_holds(found, self.operator, value)
+        return isinstance(found, (int, float)) and _order_holds(found, self.operator, value)
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Filter(Frame):
+    """Conditions that must all hold. One without clauses lets everything through."""
+
+    __match_args__: ClassVar[tuple[str, ...]] = ("clauses",)
+
+    def __init__(self, clauses: tuple[Clause, ...] = ()) -> None:
+        self.clauses: Final = clauses
+
+
+def matches(condition: Filter, properties: dict[str, Value]) -> bool:
+    """Whether all clauses of a filter hold for a message's properties."""
+    for clause in condition.clauses:
+        if not clause.holds(properties):
+            return False
+    return True
+
+
+def read(text: str, *, max_clauses: int = MAX_CLAUSES) -> Filter | Error:
+    """The filter, or the ERROR ``bad-filter`` to answer with; the connection lives on after it."""
+    clauses: list[Clause] = []
+    pieces = text.removesuffix(";").split(";", max_clauses)
+    if len(pieces) > max_clauses:
+        return _refused(f"more than {max_clauses} clauses")
+    if text:
+        for piece in pieces:
+            try:
+                clauses.append(_read_clause(piece))
+            except MalformedError as error:
+                return _refused(error.reason)
+    return Filter(tuple(clauses))
+
+
+def write(condition: Filter) -> str:
+    """The text of a filter, for the argument ``filter`` of ``subscribe``. Raises ``LocalProtocolError``."""
+    written: list[str] = []
+    for clause in condition.clauses:
+        if not is_key(clause.key):
+            raise LocalProtocolError(f"{shown(clause.key)} can't be a property's key", rule=RULE)
+        wrong = _operator_problem(clause.operator, clause.value)
+        if wrong is not None:
+            raise LocalProtocolError(wrong, rule=RULE)
+        written.append(clause.key + clause.operator + write_value(clause.value))
+    return ";".join(written)
+
+
+def _read_clause(text: str) -> Clause:
+    at = 0
+    while at < len(text) and is_key(text[at]):
+        at += 1
+    if at == 0:
+        raise MalformedError(f"the clause {shown(text)} does not begin with a key", rule=RULE, at=0)
+    for operator in OPERATORS:
+        if text.startswith(operator, at):
+            value = read_value(text[at + len(operator) :], at + len(operator))
+            if value is None:
+                raise MalformedError(f"the clause {shown(text)} has no valid N, D or T value", rule=RULE, at=at)
+            wrong = _operator_problem(operator, value)
+            if wrong is not None:
+                raise MalformedError(wrong, rule=RULE, at=at)
+            return Clause(text[:at], operator, value)
+    raise MalformedError(f"the clause {shown(text)} has no operator behind its key", rule=RULE, at=at)
+
+
+def _operator_problem(operator: str, value: Value) -> str | None:
+    allowed = TEXT_OPERATORS if isinstance(value, str) else ORDER_OPERATORS
+    if operator in allowed:
+        return None
+    kind = "texts" if isinstance(value, str) else "numbers and dates"
+    return f"the operator {shown(operator)} is not for {kind}, those have {' '.join(allowed)}"
+
+
+def _text_holds(found: str, operator: str, value: str) -> bool:
+    if operator == "=":
+        return found == value
+    if operator == "!=":
+        return found != value
+    if operator == "<":
+        return found.startswith(value)
+    if operator == ">":
+        return found.endswith(value)
+    if operator == "&":
+        return value in found
+    return operator == "~" and value not in found
+
+
+def _order_holds(found: Any, operator: str, value: Any) -> bool:
+    """Compare two numbers or two dates. Any, because a compiled ``float`` would round large integers."""
+    if operator == "=":
+        return bool(found == value)
+    if operator == "!=":
+        return bool(found != value)
+    if operator == "<":
+        return bool(found < value)
+    if operator == "<=":
+        return bool(found <= value)
+    if operator == ">":
+        return bool(found > value)
+    return operator == ">=" and bool(found >= value)
+
+
+def _refused(reason: str) -> Error:
+    return Error(BAD_FILTER, (("reason", reason),))

@@ -1,0 +1,351 @@
+"""What two sides agree on."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polywire.protocols.micromsg import extensions, negotiation
+from polywire.protocols.micromsg.errors import LocalProtocolError
+from polywire.protocols.micromsg.extensions import KNOWN, NamedExtension, batch_ack
+from polywire.protocols.micromsg.frames import Decoder, Error, Extension, Handshake, encode
+from polywire.protocols.micromsg.negotiation import Agreement, Terms
+from tests.protocols.micromsg import strategies
+
+
+def listed(text: str) -> tuple[NamedExtension, ...]:
+    return extensions.read(text.encode())
+
+
+def text(found: tuple[NamedExtension, ...]) -> str:
+    return extensions.write(found).decode()
+
+
+def replied(offer: Handshake, terms: Terms) -> Handshake:
+    reply = negotiation.reply(offer, terms)
+    assert isinstance(reply, Handshake), reply
+    return reply
+
+
+def shake(client: Terms, server: Terms) -> tuple[Agreement, Agreement]:
+    """A whole handshake over the wire; what the client and what the server have agreed on."""
+    client_hears, server_hears = Decoder("client"), Decoder("server")
+    (offer,) = server_hears.feed(encode(negotiation.offer(client)))
+    assert isinstance(offer, Handshake)
+    reply = replied(offer, server)
+    (heard,) = client_hears.feed(encode(reply))
+    assert heard == reply
+    final = negotiation.final(reply, client)
+    assert isinstance(final, Handshake), final
+    (received,) = server_hears.feed(encode(final))
+    assert isinstance(received, Handshake)
+    agreement = negotiation.agree(offer, reply, received, server)
+    assert isinstance(agreement, Agreement), agreement
+    return negotiation.agreed(reply, final), agreement
+
+
+@pytest.mark.rule("MICROMSG-34", "MICROMSG-33", "MICROMSG-102", "MICROMSG-30", "MICROMSG-29")
+def test_the_complete_example_numbers_json_dotnet_and_batch_ack() -> None:
+    client = Terms("hulk", supported=("json", "dotnet", "batch-ack"), required=listed("json;dotnet"))
+    server = Terms("srver", optional=listed("batch-ack"))
+    offer = negotiation.offer(client)
+    assert encode(offer) == b"\x01\0\0\x04hulk\0\x0bjson;dotnet\0\0"
+    reply = replied(offer, server)
+    assert encode(reply) == b"\x01\0\0\x05srver\0\0\0\x16batch-ack:max-count=10"
+    final = negotiation.final(reply, client)
+    assert isinstance(final, Handshake)
+    assert encode(final) == b"\x01\0\0\x04hulk\0\x0bjson;dotnet\0\x16batch-ack:max-count=10"
+    for agreement in shake(client, server):
+        assert [agreement.number(name) for name in ("json", "dotnet", "batch-ack")] == [1, 2, 3]
+        assert agreement.window == 10
+        assert agreement.json
+
+
+@pytest.mark.rule("MICROMSG-31", "MICROMSG-106", "MICROMSG-04")
+def test_the_example_of_optional_extensions_ends_with_json_alone() -> None:
+    offer = Handshake("c", (), listed("json;xml;protobuf;"))
+    server = Terms("s", supported=("json", "ack", "batch-ack"), optional=listed("ack;batch-ack"))
+    reply = replied(offer, server)
+    assert text(reply.optional) == "json;ack;batch-ack:max-count=10"
+    assert reply.required == ()
+    agreement = negotiation.agree(offer, reply, Handshake("c", (), listed("json")), server)
+    assert isinstance(agreement, Agreement)
+    assert agreement.number("json") == 1
+    assert agreement.acks is None
+    assert agreement.window == 0
+    final = negotiation.final(reply, Terms("c", supported=("json",), optional=listed("json")))
+    assert isinstance(final, Handshake)
+    assert text(final.optional) == "json"
+
+
+@pytest.mark.rule("MICROMSG-16", "MICROMSG-102", "MICROMSG-30")
+def test_both_sides_may_require_and_suggest() -> None:
+    every = ("x-a", "x-b", "x-c", "x-y", "x-z")
+    client = Terms("c", supported=(*every, "x-x"), required=listed("x-a;x-b"), optional=listed("x-x;x-y"))
+    server = Terms("s", supported=every, required=listed("x-c"), optional=listed("x-y;x-z"))
+    reply = replied(negotiation.offer(client), server)
+    assert (text(reply.required), text(reply.optional)) == ("x-c", "x-y;x-z")
+    for agreement in shake(client, server):
+        assert [extension.name for extension in agreement.extensions] == ["x-a", "x-b", "x-c", "x-y", "x-z"]
+        assert agreement.extension(3) == NamedExtension("x-c")
+
+
+@pytest.mark.rule("MICROMSG-14", "MICROMSG-98")
+def test_a_server_refuses_a_required_extension_it_lacks() -> None:
+    error = negotiation.reply(Handshake("c", listed("json;xml")), Terms("s"))
+    assert error == Error("unsupported-extension", (("name", "xml"),))
+    assert encode(error) == b"\x04\x1eunsupported-extension;name=xml"
+
+
+@pytest.mark.rule("MICROMSG-15")
+def test_a_client_refuses_a_required_extension_it_lacks() -> None:
+    error = negotiation.final(Handshake("s", listed("json;x-c")), Terms("c"))
+    assert error == Error("unsupported-extension", (("name", "x-c"),))
+
+
+@pytest.mark.rule("MICROMSG-15", "MICROMSG-115")
+def test_a_client_without_credentials_can_not_log_in() -> None:
+    wanted = replied(Handshake("c"), Terms("s", required=listed("x-auth")))
+    assert negotiation.final(wanted, Terms("c")) == Error("unsupported-extension", (("name", "x-auth"),))
+    final = negotiation.final(Handshake("s", (), listed("x-auth")), Terms("c"))
+    assert isinstance(final, Handshake)
+    assert final.optional == ()
+
+
+@pytest.mark.rule("MICROMSG-01", "MICROMSG-12", "MICROMSG-24")
+@pytest.mark.parametrize(("client", "server", "agreed"), [(0, 0, 0), (3, 0, 0), (0, 3, 0), (2, 3, 2)])
+def test_the_lower_version_is_used(client: int, server: int, agreed: int) -> None:
+    reply = replied(negotiation.offer(Terms("c", minor=client)), Terms("s", minor=server))
+    assert reply.minor == agreed
+    final = negotiation.final(Handshake("s", minor=server), Terms("c", minor=client))
+    assert isinstance(final, Handshake)
+    assert final.minor == agreed
+    both = shake(Terms("c", minor=client), Terms("s", minor=server))
+    assert [agreement.version for agreement in both] == [(1, agreed), (1, agreed)]
+    assert (negotiation.offer(Terms("c")).major, negotiation.offer(Terms("c")).minor) == (1, 0)
+
+
+@pytest.mark.rule("MICROMSG-13", "MICROMSG-108")
+def test_another_major_version_is_refused_on_both_sides() -> None:
+    other = Handshake("x", major=2)
+    refused = Error("bad-version", (("version", "1.0"),))
+    assert negotiation.reply(other, Terms("s")) == refused
+    assert negotiation.final(other, Terms("c")) == refused
+    assert negotiation.agree(Handshake("c"), Handshake("s"), other, Terms("s")) == refused
+
+
+@pytest.mark.rule("MICROMSG-103")
+@pytest.mark.parametrize("final", ["json", "dotnet", ""])
+def test_a_final_message_may_not_drop_a_required_extension(final: str) -> None:
+    server = Terms("s", required=listed("dotnet"))
+    offer = Handshake("c", listed("json"))
+    error = negotiation.agree(offer, replied(offer, server), Handshake("c", listed(final)), server)
+    assert isinstance(error, Error)
+    assert error.name == "bad-handshake"
+    assert error.value("name") == ("json" if final != "json" else "dotnet")
+
+
+@pytest.mark.rule("MICROMSG-104")
+def test_a_final_message_may_not_add_what_nobody_named() -> None:
+    server = Terms("s")
+    offer = Handshake("c", listed("json"))
+    final = Handshake("c", listed("json"), listed("pub-sub"))
+    error = negotiation.agree(offer, replied(offer, server), final, server)
+    assert isinstance(error, Error)
+    assert (error.name, error.value("name")) == ("bad-handshake", "pub-sub")
+
+
+@pytest.mark.rule("MICROMSG-165")
+def test_a_final_message_may_not_use_what_the_server_does_not_know() -> None:
+    server = Terms("s")
+    offer = Handshake("c", (), listed("xml"))
+    error = negotiation.agree(offer, replied(offer, server), Handshake("c", (), listed("xml")), server)
+    assert error == Error("unsupported-extension", (("name", "xml"),))
+
+
+@pytest.mark.rule("MICROMSG-164")
+def test_a_final_message_names_an_extension_once() -> None:
+    server = Terms("s")
+    offer = Handshake("c", listed("json"))
+    final = Handshake("c", listed("json"), listed("json"))
+    error = negotiation.agree(offer, replied(offer, server), final, server)
+    assert isinstance(error, Error)
+    assert (error.name, error.value("name")) == ("bad-handshake", "json")
+
+
+@pytest.mark.rule("MICROMSG-166")
+@pytest.mark.parametrize("count", [255, 256])
+def test_a_final_message_has_at_most_255_extensions(count: int) -> None:
+    many = tuple(NamedExtension(f"x-{number}") for number in range(count))
+    server = Terms("s", supported=tuple(extension.name for extension in many))
+    offer = Handshake("c", many)
+    agreement = negotiation.agree(offer, replied(offer, server), offer, server)
+    if count == 255:
+        assert isinstance(agreement, Agreement)
+        assert agreement.number("x-254") == 255
+    else:
+        assert isinstance(agreement, Error)
+        assert agreement.name == "bad-handshake"
+
+
+@pytest.mark.rule("MICROMSG-106", "MICROMSG-114")
+def test_the_reply_names_every_offered_extension_the_server_knows() -> None:
+    offer = Handshake("c", listed("json"), listed("ack;batch-ack:max-count=50;dotnet;pub-sub;x-auth:token=a;x-other"))
+    reply = replied(offer, Terms("s", max_count=20))
+    assert text(reply.optional) == "ack;batch-ack:max-count=20;dotnet;pub-sub;x-auth"
+
+
+@pytest.mark.rule("MICROMSG-107", "MICROMSG-65")
+@pytest.mark.parametrize(
+    ("asked", "cap", "window"), [(50, 100, 50), (100, 50, 50), (10, 10, 10), (1, 65534, 1), (65534, 65534, 65534)]
+)
+@pytest.mark.parametrize("needed", [True, False])
+def test_the_count_of_the_final_message_is_capped_by_the_servers(
+    asked: int, cap: int, window: int, needed: bool
+) -> None:
+    wanted = (batch_ack(asked),)
+    client = Terms("c", required=wanted, max_count=asked) if needed else Terms("c", optional=wanted, max_count=asked)
+    ours, theirs = shake(client, Terms("s", max_count=cap))
+    assert ours.window == theirs.window == window
+
+
+@pytest.mark.rule("MICROMSG-107")
+def test_a_count_that_the_server_does_not_speak_of_stays_as_it_is() -> None:
+    client = Terms("c", required=(batch_ack(30),), max_count=40)
+    final = negotiation.final(Handshake("s"), client)
+    assert isinstance(final, Handshake)
+    assert text(final.required) == "batch-ack:max-count=30"
+    assert negotiation.agreed(Handshake("s"), final).window == 30
+
+
+@pytest.mark.rule("MICROMSG-107")
+def test_a_final_message_with_a_larger_count_is_capped() -> None:
+    server = Terms("s", max_count=20)
+    offer = Handshake("c", (), (batch_ack(10),))
+    agreement = negotiation.agree(offer, replied(offer, server), Handshake("c", (), (batch_ack(1000),)), server)
+    assert isinstance(agreement, Agreement)
+    assert agreement.window == 20
+
+
+@pytest.mark.rule("MICROMSG-116", "MICROMSG-05")
+def test_batch_ack_wins_over_ack() -> None:
+    server = Terms("s")
+    offer = Handshake("c", (), listed("ack;batch-ack:max-count=5"))
+    agreement = negotiation.agree(offer, replied(offer, server), offer, server)
+    assert isinstance(agreement, Agreement)
+    assert (agreement.acks, agreement.window) == ("batch-ack", 5)
+    assert agreement.purpose(Extension(2, b"\0\x01")) == "batch-ack"
+    assert isinstance(agreement.purpose(Extension(1, b"\0\x01")), Error)
+    final = negotiation.final(replied(offer, server), Terms("c", optional=offer.optional))
+    assert isinstance(final, Handshake)
+    assert text(final.optional) == "batch-ack:max-count=5"
+
+
+@pytest.mark.rule("MICROMSG-04", "MICROMSG-05", "MICROMSG-44")
+def test_acks_are_there_only_where_agreed_on() -> None:
+    for agreement in shake(Terms("c", supported=("ack",), required=listed("ack")), Terms("s")):
+        assert (agreement.acks, agreement.window) == ("ack", 1)
+    for agreement in shake(Terms("c"), Terms("s")):
+        assert (agreement.acks, agreement.window) == (None, 0)
+
+
+@pytest.mark.rule("MICROMSG-08", "MICROMSG-09", "MICROMSG-167", "MICROMSG-33")
+def test_extension_frames_are_only_for_agreed_extensions_that_have_frames() -> None:
+    client = Terms("c", supported=(*KNOWN, "x-mine"), required=listed("json;dotnet;batch-ack;pub-sub;x-mine"))
+    agreement, _ = shake(client, Terms("s", supported=(*KNOWN, "x-mine")))
+    assert agreement.purpose(Extension(2, b"Type")) == "dotnet"
+    assert agreement.purpose(Extension(3, b"\0\x01")) == "batch-ack"
+    assert agreement.purpose(Extension(5, b"")) == "x-mine"
+    for number in (0, 1, 4, 6, 255):
+        error = agreement.purpose(Extension(number, b""))
+        assert isinstance(error, Error)
+        assert error.name == "bad-frame"
+    assert agreement.pub_sub
+    assert not agreement.has("ack")
+
+
+@pytest.mark.rule("MICROMSG-74")
+def test_pub_sub_has_no_properties() -> None:
+    agreement, _ = shake(Terms("c", required=listed("pub-sub")), Terms("s"))
+    assert agreement.extensions == (NamedExtension("pub-sub"),)
+    assert text(agreement.extensions) == "pub-sub"
+
+
+@pytest.mark.rule("MICROMSG-115", "MICROMSG-170")
+@pytest.mark.parametrize(
+    "credentials", [(("user", "ann"), ("password", "p;w")), (("token", "t%t"),)], ids=["password", "token"]
+)
+@pytest.mark.parametrize("server", [Terms("s"), Terms("s", required=(NamedExtension("x-auth"),))])
+def test_the_client_says_who_it_is_and_the_server_does_not_repeat_it(
+    credentials: tuple[tuple[str, str], ...], server: Terms
+) -> None:
+    client = Terms("c", optional=(NamedExtension("x-auth", credentials),))
+    reply = replied(negotiation.offer(client), server)
+    assert NamedExtension("x-auth") in (*reply.required, *reply.optional)
+    _, agreement = shake(client, server)
+    assert agreement.credentials == dict(credentials)
+
+
+@pytest.mark.rule("MICROMSG-115")
+@pytest.mark.parametrize(
+    "auth", ["x-auth", "x-auth:user=a", "x-auth:password=b", "x-auth:token=a,user=b", "x-auth:user=a,password=b,c=d"]
+)
+def test_other_credentials_are_a_bad_handshake(auth: str) -> None:
+    offer = Handshake("c", listed(auth))
+    error = negotiation.agree(offer, replied(offer, Terms("s")), offer, Terms("s"))
+    assert isinstance(error, Error)
+    assert (error.name, error.value("name")) == ("bad-handshake", "x-auth")
+
+
+def test_without_x_auth_there_are_no_credentials() -> None:
+    agreement, _ = shake(Terms("c"), Terms("s"))
+    assert agreement.credentials is None
+    assert agreement.peer == "s"
+
+
+@pytest.mark.rule("MICROMSG-10", "MICROMSG-08", "MICROMSG-164", "MICROMSG-113")
+@pytest.mark.parametrize(
+    ("supported", "required", "optional", "max_count", "rule"),
+    [
+        (("xml",), "", "", 10, "MICROMSG-10"),
+        (("x-Mine",), "", "", 10, "MICROMSG-10"),
+        (("json",), "dotnet", "", 10, "MICROMSG-08"),
+        (KNOWN, "json", "json", 10, "MICROMSG-164"),
+        (KNOWN, "", "", 0, "MICROMSG-113"),
+        (KNOWN, "", "", 65535, "MICROMSG-113"),
+    ],
+)
+def test_terms_that_may_not_be_offered_are_refused(
+    supported: tuple[str, ...], required: str, optional: str, max_count: int, rule: str
+) -> None:
+    with pytest.raises(LocalProtocolError) as caught:
+        Terms("a", supported, listed(required), listed(optional), max_count)
+    assert caught.value.rule == rule
+
+
+@pytest.mark.rule("MICROMSG-10")
+def test_a_vendor_extension_may_be_offered() -> None:
+    assert text(negotiation.offer(Terms("a", supported=("x-mine",), required=listed("x-mine"))).required) == "x-mine"
+
+
+@pytest.mark.rule("MICROMSG-30", "MICROMSG-33", "MICROMSG-103", "MICROMSG-104")
+@given(strategies.known_lists, strategies.known_lists, strategies.known_lists, st.integers(1, 20))
+def test_two_sides_with_any_terms_agree_on_the_same(
+    required: tuple[NamedExtension, ...],
+    suggested: tuple[NamedExtension, ...],
+    offered: tuple[NamedExtension, ...],
+    cap: int,
+) -> None:
+    auth = NamedExtension("x-auth", (("token", "t"),))
+    required = tuple(auth if extension.name == "x-auth" else extension for extension in required)
+    names = {extension.name for extension in required}
+    optional = tuple(
+        auth if extension.name == "x-auth" else extension for extension in offered if extension.name not in names
+    )
+    suggested = tuple(extension for extension in suggested if extension.name != "x-auth")
+    client = Terms("c", required=required, optional=optional)
+    ours, theirs = shake(client, Terms("s", required=suggested, max_count=cap))
+    assert ours.extensions == theirs.extensions
+    assert (ours.window, ours.acks, ours.version) == (theirs.window, theirs.acks, theirs.version)
+    used = {extension.name for extension in ours.extensions}
+    assert names <= used
+    assert {extension.name for extension in suggested} <= used
