@@ -1,0 +1,42 @@
+"""The table of public names on each protocol's page, made from the code.
+
+``make docs`` writes them into the pages.
+"""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+from polywire.protocols import PROTOCOLS
+
+PAGES = Path(__file__).parents[2] / "docs" / "protocols"
+_GENERATED = re.compile(r"(?<=<!-- names -->\n).*(?=<!-- end of names -->)", re.DOTALL)
+
+
+def names(protocol: str) -> str:
+    """What the protocol's package exports, with the first sentence of each docstring."""
+    module = importlib.import_module(f"polywire.protocols.{protocol}")
+    lines = [f"What `polywire.protocols.{protocol}` exports.", "", "| name | what it is |", "| --- | --- |"]
+    for name in sorted(module.__all__, key=str.lower):
+        lines.append(f"| `{name}` | {_about(getattr(module, name))} |")
+    return "\n".join(["", *lines, "", ""])
+
+
+def page_with_names(protocol: str, page: str) -> str:
+    """The page, its table as it should be."""
+    return _GENERATED.sub(lambda _: names(protocol), page)
+
+
+def _about(thing: object) -> str:
+    """The first sentence of its docstring; for a plain value, the value."""
+    if not (inspect.isclass(thing) or callable(thing) or inspect.ismodule(thing)):
+        return f"`{thing!r}`" if isinstance(thing, int | str | float) else "a table"
+    first = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+    return re.split(r"(?<=[.:])\s", first)[0].rstrip(":").replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    for each in PROTOCOLS:
+        path = PAGES / f"{each}.md"
+        path.write_text(page_with_names(each, path.read_text(encoding="utf-8")), encoding="utf-8")
