@@ -54,7 +54,7 @@ format: $(INSTALLED) ## let ruff fix and format the code
 
 docs: $(BUILT) ## write the parts of the documentation that are made from the code
 	@$(BIN)/python -m tests.docs.configuration_tables
-	@$(BIN)/python -m tests.docs.public_names
+	@POLYWIRE_PURE=1 $(BIN)/python -m tests.docs.public_names
 
 conformance: setup ## per protocol: rules written down, rules proven by a passing test, rules missing
 	@$(BIN)/python -m pytest -n $(WORKERS) -q -m rule --conformance

@@ -1,11 +1,13 @@
 """The table of public names on each protocol's page, made from the code.
 
-``make docs`` writes them into the pages.
+``make docs`` writes them into the pages; with ``--check`` it only says which are out of date. Compiled modules have no
+docstrings, so this runs with ``POLYWIRE_PURE=1``.
 """
 
 import importlib
 import inspect
 import re
+import sys
 from pathlib import Path
 
 from polywire.protocols import PROTOCOLS
@@ -33,10 +35,23 @@ def _about(thing: object) -> str:
     if not (inspect.isclass(thing) or callable(thing) or inspect.ismodule(thing)):
         return f"`{thing!r}`" if isinstance(thing, int | str | float) else "a table"
     first = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
-    return re.split(r"(?<=[.:])\s", first)[0].rstrip(":").replace("|", "\\|")
+    return re.split(r"(?<=\.)\s", re.sub(r"^[A-Z]+-\d+: ", "", first))[0].replace("|", "\\|")
+
+
+def main() -> int:
+    """Write the tables, or check them."""
+    stale = 0
+    for protocol in PROTOCOLS:
+        path = PAGES / f"{protocol}.md"
+        page = path.read_text(encoding="utf-8")
+        wanted = page_with_names(protocol, page)
+        if page != wanted and "--check" in sys.argv:
+            sys.stderr.write(f"{path.name}: its names are not those of the code: run 'make docs'\n")
+            stale += 1
+        elif page != wanted:
+            path.write_text(wanted, encoding="utf-8")
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":
-    for each in PROTOCOLS:
-        path = PAGES / f"{each}.md"
-        path.write_text(page_with_names(each, path.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.exit(main())
