@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import polywire
-from polywire.cli import config
+from polywire.cli import config, user
 from polywire.cli.options import ConfigFile, Insecure, Sets, config_errors_reported, examples
 from polywire.server.config import load
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 
 # Groups of commands, one file each: mount another one here.
 app.add_typer(config.app, name="config")
+app.add_typer(user.app, name="user")
 
 
 def _print_version(wanted: bool) -> None:
@@ -64,13 +65,7 @@ def serve(config: ConfigFile = None, sets: Sets = None, *, insecure: Insecure = 
     with config_errors_reported():
         loaded = load(config, sets or ())
         loaded.check(insecure=insecure)
-    try:
-        run = importlib.import_module(SERVER)
-    except ModuleNotFoundError as error:
-        if error.name != SERVER:
-            raise
-        typer.echo("polywire: this build has no server yet; 'polywire config' works", err=True)
-        raise typer.Exit(1) from None
+    run = importlib.import_module(SERVER)  # here, so that other commands start quickly
     with config_errors_reported():
         raise typer.Exit(run.serve(loaded, insecure=insecure) or 0)
 

@@ -1,0 +1,80 @@
+"""Who may come in and do what, made from the configuration: the authenticator and the access rules.
+
+Making it reads files and can fail; using it can't. A reload makes a new one and swaps it in only when that worked.
+"""
+
+from dataclasses import dataclass
+
+from polywire.errors import PolywireError
+from polywire.hub.access import AccessRule, AccessRules, Identity
+from polywire.security.authenticator import Authenticator
+from polywire.security.certificates import CertificateNames
+from polywire.security.keys import load_keys
+from polywire.security.throttle import Throttle
+from polywire.security.tokens import Tokens
+from polywire.security.users import load_users
+from polywire.server.config import Config, ConfigError, Problem
+from polywire.server.config.schema import Auth
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """``authenticator`` is None where anybody may come in; ``groups`` are those the configuration adds."""
+
+    authenticator: Authenticator | None
+    rules: AccessRules
+    groups: dict[str, tuple[str, ...]]
+
+    def with_groups(self, identity: Identity) -> Identity:
+        """The identity with the groups that the configuration gives its name."""
+        more = [group for group, members in self.groups.items() if identity.name in members]
+        if not more or not identity.name:
+            return identity
+        return Identity(identity.name, [*identity.groups, *more], identity.how, identity.expires)
+
+
+def make_admission(config: Config, throttle: Throttle | None = None) -> Admission:
+    """What the configuration says of users and rules. ``throttle`` carries failed logins over a reload."""
+    rules = AccessRules(
+        AccessRule(
+            rule.actions,
+            rule.channels,
+            user=rule.user or "",
+            group=rule.group or "",
+            protocol=rule.protocol or "",
+            deny=rule.effect == "deny",
+        )
+        for rule in config.access
+    )
+    if config.auth is None:
+        return Admission(None, rules, {})
+    try:
+        authenticator = _authenticator(config.auth, throttle)
+    except PolywireError as error:
+        raise ConfigError([Problem(str(error), "auth")]) from error
+    return Admission(authenticator, rules, dict(config.auth.groups))
+
+
+def _authenticator(auth: Auth, throttle: Throttle | None) -> Authenticator:
+    jwt = auth.jwt
+    tokens = None
+    if jwt is not None and (path := jwt.key or jwt.jwks) is not None:
+        tokens = Tokens(
+            load_keys(path, jwt.algorithms),
+            audience=jwt.audience,
+            issuer=jwt.issuer,
+            user_claim=jwt.user_claim,
+            groups_claim=jwt.groups_claim,
+            leeway=jwt.leeway,
+        )
+    wanted = auth.throttle
+    return Authenticator(
+        users=load_users(auth.users) if auth.users is not None else None,
+        tokens=tokens,
+        certificates=CertificateNames(auth.certificate_name) if auth.certificate else None,
+        anonymous=auth.anonymous,
+        throttle=throttle
+        or Throttle(
+            free=wanted.failures, first=wanted.first_wait, longest=wanted.longest_wait, forget=wanted.forget_time
+        ),
+    )

@@ -1,0 +1,211 @@
+"""One connection as its session and its outbox see it, whatever transport carries it.
+
+A transport (``server/streams.py``, ``server/websockets.py``) calls ``opened``, ``deliver`` and ``closed``, and tells
+the outbox when it is full; the session sees a ``Peer``, the outbox a ``Link``. Logins that take time run elsewhere:
+what arrives meanwhile waits, and reading is paused, so it is little.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from polywire.hub.access import Identity
+from polywire.hub.client import Client
+from polywire.hub.outbox import Outbox
+from polywire.hub.peer import Limits, Login, Refusal
+from polywire.server.gate import Gate
+
+HIGH_WATER = 256 * 1024
+"""How many octets a transport may hold before the outbox keeps the rest."""
+
+HANDSHAKE_TIME = "handshake-time"
+INTERNAL_ERROR = "internal-error"
+
+log = logging.getLogger("polywire.server")
+
+
+class Session(Protocol):
+    """The hub's side of one connection, in one protocol."""
+
+    def received(self, data: Any, /) -> None:
+        """The peer has sent this: octets of a stream, or one message of a WebSocket, which may be a text."""
+
+    def lost(self) -> None:
+        """The connection has ended."""
+
+    def drain(self) -> None:
+        """The hub is going down: refuse new work in the protocol's own words, finish what was accepted."""
+
+
+MakeSession = Callable[[Client, "Endpoint", Limits], Session]
+Wrap = Callable[[list[bytes | memoryview]], list[bytes | memoryview]]
+
+
+class Endpoint:
+    """A session, its client and its outbox on one transport. ``wrap`` frames what is written, where that is needed."""
+
+    def __init__(self, gate: Gate, listener: str, protocol: int, make_session: MakeSession, wrap: Wrap | None) -> None:
+        self._gate = gate
+        self._listener = listener
+        self._protocol = protocol
+        self._make_session = make_session
+        self._wrap = wrap
+        self._transport: asyncio.Transport | None = None
+        self._session: Session | None = None
+        self._held: list[bytes | str] | None = None
+        self._pauses = 0
+        self._handshake: asyncio.TimerHandle | None = None
+        self._closing = False
+        self.active = 0.0
+        self.outbox = Outbox(self, gate.hub.flusher, cap=gate.outbox_cap, policy=gate.topic_policy)
+        self.client: Client | None = None
+
+    @property
+    def certificate(self) -> Mapping[str, object] | None:
+        """The certificate the peer showed, if it did."""
+        found = self._transport.get_extra_info("peercert") if self._transport is not None else None
+        return found or None
+
+    def opened(self, transport: asyncio.Transport) -> None:
+        """The peer is there: make its session."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER)
+        gate = self._gate
+        if not gate.enter(self):
+            transport.abort()
+            return
+        peer = transport.get_extra_info("peername")
+        inet = isinstance(peer, tuple) and len(peer) >= 2
+        address = f"{peer[0]}:{peer[1]}" if inet else "unix"
+        local = not inet or gate.is_loopback(peer[0])
+        self.active = gate.loop.time()
+        self._handshake = gate.loop.call_later(gate.handshake_time, self._handshake_over)
+        self.client = gate.hub.client(self._protocol, self.outbox, address, local=local)
+        self._session = self._make_session(self.client, self, gate.limits)
+
+    def deliver(self, data: bytes | str) -> None:
+        """What the peer has sent: to the session, or aside while its login is under way."""
+        self.active = self._gate.loop.time()
+        if self._held is not None:
+            self._held.append(data)
+            return
+        session = self._session
+        if session is None or self._closing:
+            return
+        flusher = self._gate.hub.flusher
+        flusher.source = self
+        try:
+            session.received(data)
+        except Exception:
+            log.exception("%s: a session failed, its connection is closed", self.client)
+            self._count(INTERNAL_ERROR)
+            self.abort()
+        finally:
+            flusher.source = None
+
+    def closed(self) -> None:
+        """The connection has ended, whoever ended it."""
+        self._closing = True
+        self.outbox.close()
+        self._cancel_handshake()
+        self._gate.leave(self)
+        session, self._session = self._session, None
+        if session is not None:
+            session.lost()
+
+    def drain(self) -> None:
+        """Let the session refuse new work."""
+        if self._session is not None:
+            self._session.drain()
+
+    def busy(self) -> bool:
+        """Whether something waits to be written to this peer, here or in the transport."""
+        transport = self._transport
+        return self.outbox.size() > 0 or (transport is not None and transport.get_write_buffer_size() > 0)
+
+    def expire(self) -> None:
+        """The peer has been silent for too long."""
+        self._count("idle-time")
+        self.close()
+
+    def login(self, login: Login, done: Callable[[Identity | Refusal], None]) -> None:
+        """Find out who the peer is; hold back what it sends until that is known."""
+        client = self.client
+        if client is None:
+            return
+        self._held = []
+        self.pause_reading()
+
+        def finished(who: Identity | Refusal) -> None:
+            if isinstance(who, Identity):
+                client.identity = who
+                client.grants = self._gate.rules.grants(who, client.counters.protocol)
+            held, self._held = self._held or [], None
+            self.resume_reading()
+            if self._session is None and self._transport is not None and self._transport.is_closing():
+                return
+            done(who)
+            for data in held:
+                self.deliver(data)
+
+        self._gate.authenticate(login, self.certificate, self._listener, client, finished)
+
+    def established(self) -> None:
+        """The handshake is over."""
+        self._cancel_handshake()
+
+    def send(self, chunks: list[bytes | memoryview]) -> None:
+        """Write what the outbox collected."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            if self.client is not None:
+                self.client.counters.octets_out += sum(map(len, chunks))
+            self.active = self._gate.loop.time()
+            transport.writelines(chunks if self._wrap is None else self._wrap(chunks))
+
+    def pause_reading(self) -> None:
+        """Leave the peer's octets where they are."""
+        self._pauses += 1
+        if self._pauses == 1 and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, once nobody wants it paused."""
+        self._pauses -= 1
+        if self._pauses == 0 and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def overflow(self) -> None:
+        """A reader too slow for its policy is disconnected."""
+        self._count("slow-reader-disconnected")
+        self.abort()
+
+    def close(self) -> None:
+        """Write what is left, then hang up."""
+        if self._closing:
+            return
+        self.outbox.flush()
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _handshake_over(self) -> None:
+        self._handshake = None
+        self._count(HANDSHAKE_TIME)
+        self.close()
+
+    def _cancel_handshake(self) -> None:
+        if self._handshake is not None:
+            self._handshake.cancel()
+            self._handshake = None
+
+    def _count(self, fault: str) -> None:
+        if self.client is not None:
+            self.client.counters.fault(fault)

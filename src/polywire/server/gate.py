@@ -1,0 +1,170 @@
+"""What all connections share: the hub, the limits, who may come in and as whom.
+
+A reload changes it in place, so connections that are open go on under the new rules.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from polywire.hub.access import ANONYMOUS, AccessRules, Identity
+from polywire.hub.client import Client
+from polywire.hub.hub import Hub
+from polywire.hub.outbox import POLICIES
+from polywire.hub.peer import Limits, Login, Refusal
+from polywire.security.authenticator import Authenticator, LoginError, Throttled
+from polywire.security.credentials import Credentials
+from polywire.server.admission import Admission
+from polywire.server.config import Config
+
+if TYPE_CHECKING:
+    from polywire.server.endpoint import Endpoint
+
+LOGIN_THREADS = 2
+"""Passwords checked at once: each takes 64 MiB and a core, so this also bounds how fast anybody can guess."""
+
+LOGINS_WAITING = 1000
+"""Logins that may wait for a thread; further ones are turned away."""
+
+log = logging.getLogger("polywire.server")
+
+
+class Gate:
+    """The hub's door. ``connections`` are those that came in."""
+
+    def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
+        self.hub = hub
+        self.loop = loop
+        self.connections: set[Endpoint] = set()
+        self.emptied = asyncio.Event()
+        self.refused = 0
+        self.open = True
+        self.rules = AccessRules()
+        self._threads = ThreadPoolExecutor(LOGIN_THREADS, "polywire-login")
+        self._waiting = 0
+        self._listener_users: dict[str, str] = {}
+        self.apply(Config(), Admission(None, AccessRules(), {}))
+
+    def apply(self, config: Config, admission: Admission) -> None:
+        """Take over a configuration. Clients that are connected keep their connection and get their new rights."""
+        limits = config.limits
+        self.max_connections = limits.connections
+        self.outbox_cap = limits.outbox
+        self.topic_policy = POLICIES.index(config.slow_reader.topics)
+        self.handshake_time = limits.handshake_time
+        self.idle_time = limits.idle_time
+        self.limits = Limits(
+            message_size=limits.message_size,
+            message_size_before_auth=limits.message_size_before_auth,
+            header_size=limits.header_size,
+            call_time=limits.call_time,
+            subscriptions=limits.subscriptions,
+            in_flight=limits.in_flight,
+            unfinished=limits.unfinished,
+            sessions=limits.sessions,
+            offline_messages=limits.offline_messages,
+        )
+        self.hub.queue_messages = limits.queue_messages
+        self.hub.queue_octets = limits.queue_octets
+        self.hub.retained.limit = limits.retained_messages
+        self._admission = admission
+        auth = config.auth
+        fmqp = auth.listeners.fmqp if auth is not None else None
+        self._listener_users = {"fmqp": fmqp} if fmqp else {}
+        self.rules = admission.rules
+        for client in self.hub.clients.values():
+            self._regrant(client)
+        self.hub.forget_views()
+
+    def enter(self, endpoint: "Endpoint") -> bool:
+        """Let a connection in, unless there are too many or the hub is going down."""
+        if not self.open or len(self.connections) >= self.max_connections:
+            self.refused += 1
+            return False
+        self.connections.add(endpoint)
+        self.emptied.clear()
+        return True
+
+    def leave(self, endpoint: "Endpoint") -> None:
+        """A connection has ended."""
+        self.connections.discard(endpoint)
+        if not self.connections:
+            self.emptied.set()
+
+    def authenticate(
+        self,
+        login: Login,
+        certificate: Mapping[str, object] | None,
+        listener: str,
+        client: Client,
+        done: Callable[[Identity | Refusal], None],
+    ) -> None:
+        """Find out who a client is; ``done`` is called in the loop, at once where no password has to be hashed."""
+        admission = self._admission
+        authenticator = admission.authenticator
+        if authenticator is None:
+            done(ANONYMOUS)
+            return
+        credentials = Credentials(
+            login.user, login.password, login.token, certificate, self._listener_users.get(listener, "")
+        )
+        address = client.address.rpartition(":")[0] or client.address
+        wait = authenticator.retry_after(address, self.loop.time())
+        if wait > 0:
+            done(Refusal("too many failed logins from this address", wait))
+        elif not authenticator.needs_thread(credentials):
+            done(self._outcome(admission, authenticator, credentials, address, client))
+        elif self._waiting >= LOGINS_WAITING:
+            done(Refusal("too many logins at once", 1.0))
+        else:
+            self._waiting += 1
+            future = self._threads.submit(self._outcome, admission, authenticator, credentials, address, client)
+            future.add_done_callback(lambda ended: self._back(ended, done))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @staticmethod
+    def is_loopback(host: object) -> bool:
+        """Whether a peer's address is this machine."""
+        try:
+            return ipaddress.ip_address(str(host).partition("%")[0]).is_loopback
+        except ValueError:
+            return False
+
+    def _back(self, ended: "Future[Identity | Refusal]", done: Callable[[Identity | Refusal], None]) -> None:
+        """A thread is done: go on in the loop."""
+
+        def deliver() -> None:
+            self._waiting -= 1
+            done(Refusal("the hub is shutting down") if ended.cancelled() else ended.result())
+
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(deliver)
+
+    def _outcome(
+        self,
+        admission: Admission,
+        authenticator: Authenticator,
+        credentials: Credentials,
+        address: str,
+        client: Client,
+    ) -> Identity | Refusal:
+        try:
+            return admission.with_groups(authenticator.authenticate(credentials, address, self.loop.time()))
+        except Throttled as error:
+            return Refusal("too many failed logins from this address", error.retry_after)
+        except LoginError as error:
+            log.warning("login of %r from %s failed: %s", error.user, client.address, error.cause)
+            return Refusal("login failed")
+
+    def _regrant(self, client: Client) -> None:
+        """Give a connected client the rights of today; subscriptions that are no longer allowed get nothing more."""
+        client.grants = self.rules.grants(client.identity, client.counters.protocol)
+        for subscription in client.subscriptions.values():
+            if not client.grants.may_subscribe(subscription.pattern, dollar=subscription.dollar):
+                self.hub.table.discard(subscription)

@@ -1,0 +1,117 @@
+"""HTTP for operators: ``/healthz``, ``/readyz`` and ``/metrics``."""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import h11
+
+PATIENCE = 10.0
+"""Seconds a client may take for its request, and between two of them."""
+
+MAX_BODY = 64 * 1024
+
+Answer = tuple[int, str, bytes]
+Handler = Callable[[], Answer]
+
+
+class HttpProtocol(asyncio.Protocol):
+    """One HTTP connection; ``h11`` does the protocol."""
+
+    def __init__(self, handlers: dict[str, Handler]) -> None:
+        self._handlers = handlers
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=16 * 1024)
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._request: h11.Request | None = None
+        self._body = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._rearm()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended changes nothing
+        """The end."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        """Octets of a request."""
+        try:
+            self._http.receive_data(data)
+            self._advance()
+        except h11.RemoteProtocolError as error:
+            self._refuse(error)
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more."""
+        return False
+
+    def _advance(self) -> None:
+        while self._transport is not None:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA or event is h11.PAUSED:
+                return
+            if isinstance(event, h11.Request):
+                self._request, self._body = event, 0
+            elif isinstance(event, h11.Data):
+                self._body += len(event.data)
+                if self._body > MAX_BODY:
+                    self._answer((413, "text/plain", b"the request is too large\n"), close=True)
+                    return
+            elif isinstance(event, h11.EndOfMessage) and self._request is not None:
+                self._answer(self._handle(self._request))
+                if self._http.our_state is not h11.DONE:
+                    self._close()
+                    return
+                self._http.start_next_cycle()
+                self._rearm()
+            elif isinstance(event, h11.ConnectionClosed):
+                self._close()
+                return
+
+    def _handle(self, request: h11.Request) -> Answer:
+        path = request.target.decode(errors="replace").partition("?")[0]
+        handler = self._handlers.get(path)
+        if handler is None:
+            words = f"no such page; there is {', '.join(self._handlers)}\n"
+            return 404, "text/plain", words.encode()
+        if request.method not in {b"GET", b"HEAD"}:
+            return 405, "text/plain", b"only GET and HEAD are answered here\n"
+        return handler()
+
+    def _answer(self, answer: Answer, *, close: bool = False) -> None:
+        status, content_type, body = answer
+        headers = [("content-type", content_type), ("content-length", str(len(body)))]
+        if close:
+            headers.append(("connection", "close"))
+        head = self._request is not None and self._request.method == b"HEAD"
+        self._write(h11.Response(status_code=status, headers=headers))
+        if not head:
+            self._write(h11.Data(data=body))
+        self._write(h11.EndOfMessage())
+        if close:
+            self._close()
+
+    def _refuse(self, error: h11.RemoteProtocolError) -> None:
+        if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            self._request = None
+            self._answer((error.error_status_hint, "text/plain", f"{error}\n".encode()), close=True)
+        else:
+            self._close()
+
+    def _write(self, event: h11.Event) -> None:
+        data = self._http.send(event)
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _rearm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._close)

@@ -1,0 +1,109 @@
+"""The hub's numbers for Prometheus.
+
+The hub counts in plain integers; they are read when somebody asks. Only the latency of calls and the delay of the
+event loop are measured as they happen.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from polywire.hub.hub import Hub
+from polywire.hub.services import Call
+from polywire.server.gate import Gate
+
+LOOP_SAMPLE = 0.5
+LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+DELAY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """Collects and writes the metrics of one hub."""
+
+    def __init__(self, hub: Hub, gate: Gate, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(HubCollector(hub, gate))
+        self._calls = Histogram(
+            "polywire_call_seconds",
+            "Time from a call to its end.",
+            ["code"],
+            buckets=LATENCY_BUCKETS,
+            registry=self._registry,
+        )
+        self._delay = Histogram(
+            "polywire_loop_delay_seconds",
+            "How late the event loop runs what is due.",
+            buckets=DELAY_BUCKETS,
+            registry=self._registry,
+        )
+        hub.services.on_end = self._call_ended
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Measure the event loop's delay from now on."""
+        self._due = self._loop.time() + LOOP_SAMPLE
+        self._timer = self._loop.call_at(self._due, self._sample)
+
+    def stop(self) -> None:
+        """Measure it no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def text(self) -> bytes:
+        """Everything, in the text format."""
+        return generate_latest(self._registry)
+
+    def _sample(self) -> None:
+        self._delay.observe(max(0.0, self._loop.time() - self._due))
+        self.start()
+
+    def _call_ended(self, call: Call, code: int, nanoseconds: int) -> None:  # noqa: ARG002 - services are unbounded
+        self._calls.labels(str(code)).observe(nanoseconds / 1e9)
+
+
+class HubCollector(Collector):
+    """Reads the hub's counters."""
+
+    def __init__(self, hub: Hub, gate: Gate) -> None:
+        self._hub = hub
+        self._gate = gate
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        hub = self._hub
+        connected = GaugeMetricFamily("polywire_connections", "Clients connected.", labels=["protocol"])
+        connections = CounterMetricFamily("polywire_connections_opened", "Clients ever connected.", labels=["protocol"])
+        messages = CounterMetricFamily("polywire_messages", "Messages.", labels=["protocol", "direction"])
+        octets = CounterMetricFamily("polywire_octets", "Octets read and written.", labels=["protocol", "direction"])
+        drops = CounterMetricFamily("polywire_dropped", "Messages dropped, by reason.", labels=["protocol", "reason"])
+        faults = CounterMetricFamily("polywire_faults", "Rules broken by peers.", labels=["protocol", "reason"])
+        for counters in hub.counters:
+            protocol = counters.protocol
+            connected.add_metric([protocol], int(counters.connected))
+            connections.add_metric([protocol], int(counters.connections))
+            messages.add_metric([protocol, "in"], int(counters.messages_in))
+            messages.add_metric([protocol, "out"], int(counters.messages_out))
+            octets.add_metric([protocol, "in"], int(counters.octets_in))
+            octets.add_metric([protocol, "out"], int(counters.octets_out))
+            for reason, count in counters.dropped.items():
+                drops.add_metric([protocol, reason], count)
+            for reason, count in counters.faults.items():
+                faults.add_metric([protocol, reason], count)
+        yield from (connected, connections, messages, octets, drops, faults)
+        yield CounterMetricFamily("polywire_connections_refused", "Turned away at the door.", self._gate.refused)
+        yield GaugeMetricFamily("polywire_subscriptions", "Subscriptions.", len(hub.table))
+        yield GaugeMetricFamily("polywire_retained_messages", "Retained messages.", len(hub.retained))
+        yield GaugeMetricFamily("polywire_retained_octets", "Their size.", hub.retained.size)
+        yield GaugeMetricFamily("polywire_calls_under_way", "Calls that have not ended.", hub.services.under_way())
+        depth = GaugeMetricFamily("polywire_queue_messages", "Messages in a queue.", labels=["queue"])
+        waiting = GaugeMetricFamily("polywire_queue_octets", "Their size.", labels=["queue"])
+        for queue in hub.queues.values():
+            depth.add_metric([queue.name], len(queue))
+            waiting.add_metric([queue.name], queue.octets)
+        yield from (depth, waiting)

@@ -1,0 +1,233 @@
+"""The server: opens the listeners, and ends them again without losing what was accepted.
+
+``start`` listens, ``reload`` takes over a changed configuration, ``drain`` ends in the order FMQP's ``$/signals/stop``
+asks for: no new clients, no new messages, what was accepted is delivered, last wills, they are delivered, connections
+are closed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from picows import ws_create_server
+
+from polywire.hub.hub import Hub
+from polywire.protocols import PROTOCOLS
+from polywire.protocols.fmqp.info import BrokerInfo
+from polywire.server.address import Address
+from polywire.server.admission import Admission, make_admission
+from polywire.server.config import ConfigError, Loaded, Problem
+from polywire.server.endpoint import Endpoint
+from polywire.server.gate import Gate
+from polywire.server.http import Answer, HttpProtocol
+from polywire.server.metrics import CONTENT_TYPE, Metrics
+from polywire.server.speaking import Spoken, spoken_by
+from polywire.server.streams import StreamProtocol
+from polywire.server.tls import load_certificates, make_context
+from polywire.server.websockets import MakeEndpoint, Paths
+
+BACKLOG = 4096
+SETTLE_STEP = 0.02
+CLOSE_TIME = 1.0
+"""Seconds a peer has to take its last octets once its connection is being closed."""
+
+log = logging.getLogger("polywire.server")
+
+
+class Server:
+    """One hub and its listeners."""
+
+    def __init__(self, loaded: Loaded, *, insecure: bool = False) -> None:
+        self._loaded = loaded
+        self._insecure = insecure
+        self._loop = asyncio.get_running_loop()
+        self.hub = Hub(self._loop.call_soon, self._loop.call_later, time.time_ns, list(PROTOCOLS))
+        self.gate = Gate(self.hub, self._loop)
+        self._admission = self._admit(loaded)
+        self._tls: ssl.SSLContext | None = None
+        self._metrics = Metrics(self.hub, self.gate, self._loop)
+        self._spoken = spoken_by(self.hub)
+        self._servers: list[asyncio.AbstractServer] = []
+        self._sockets: list[Path] = []
+        self._idle: asyncio.TimerHandle | None = None
+        self.addresses: dict[str, Address] = {}
+
+    async def start(self) -> None:
+        """Open all listeners. A ``ConfigError`` names the one that can't be."""
+        config = self._loaded.config
+        if config.tls is not None:
+            self._tls = make_context(config.tls)
+        wanted = config.listen.addresses()
+        try:
+            await self._listen_websockets({key: each for key, each in wanted.items() if each.websocket})
+            for key, address in wanted.items():
+                if not address.websocket:
+                    await self._listen(key, address)
+        except BaseException:
+            self._close_listeners()
+            raise
+        self.addresses = {key: self.addresses[key] for key in wanted}
+        BrokerInfo(self.hub).start()
+        self._metrics.start()
+        self._watch_idle()
+
+    def reload(self) -> list[str]:
+        """Take over the configuration as it is now. Returns what needs a restart; a bad file changes nothing."""
+        loaded = self._loaded.again()
+        loaded.check(insecure=self._insecure)
+        config, old = loaded.config, self._loaded.config
+        if config.tls is not None:
+            make_context(config.tls)  # tried apart first, so that a bad file changes nothing
+        admission = self._admit(loaded)
+        if config.tls is not None and self._tls is not None:
+            load_certificates(self._tls, config.tls)
+        self._admission = admission
+        self._loaded = loaded
+        return [name for name in ("listen", "journal", "fabric") if getattr(config, name) != getattr(old, name)]
+
+    async def drain(self) -> None:
+        """End without losing what was accepted, within the time the limits give."""
+        end = self._loop.time() + self._loaded.config.limits.drain_time
+        self.gate.open = False
+        self._close_listeners()
+        self.hub.draining = True
+        self.hub.services.draining = True
+        for endpoint in list(self.gate.connections):
+            endpoint.drain()
+        await self._settle(end)
+        for client in list(self.hub.clients.values()):
+            self.hub.send_wills(client)
+        await self._settle(end)
+        await self.close()
+
+    async def close(self) -> None:
+        """End now: close every connection and let go of everything."""
+        self._close_listeners()
+        self._metrics.stop()
+        if self._idle is not None:
+            self._idle.cancel()
+        for endpoint in list(self.gate.connections):
+            endpoint.close()
+        if self.gate.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.gate.emptied.wait(), CLOSE_TIME)
+        for endpoint in list(self.gate.connections):
+            endpoint.abort()
+        await asyncio.sleep(0)
+        self.gate.close()
+
+    def ready(self) -> dict[str, str]:
+        """The listeners and their addresses, as the ``ready`` line shows them."""
+        return {key: str(address) for key, address in self.addresses.items()}
+
+    def _admit(self, loaded: Loaded) -> Admission:
+        old: Admission | None = getattr(self, "_admission", None)
+        throttle = old.authenticator.throttle if old is not None and old.authenticator is not None else None
+        admission = make_admission(loaded.config, throttle)
+        self.gate.apply(loaded.config, admission)
+        return admission
+
+    async def _listen(self, key: str, address: Address) -> None:
+        if key == "http":
+            handlers = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics_page}
+            await self._open(key, address, lambda: HttpProtocol(handlers))
+            return
+        spoken = self._spoken.get(key)
+        if spoken is None:
+            raise ConfigError([Problem(f'nothing speaks {key} yet; set it to "off"', f"listen.{key}")])
+        await self._open(key, address, lambda: StreamProtocol(self._endpoint(key, spoken)))
+
+    async def _open(self, key: str, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
+        tls = self._tls if address.encrypted else None
+        try:
+            if address.scheme == "unix":
+                path = Path(address.path)
+                server = await self._loop.create_unix_server(protocol, path, ssl=tls, backlog=BACKLOG)
+                self._sockets.append(path)
+                self.addresses[key] = address
+            else:
+                server = await self._loop.create_server(protocol, address.host, address.port, ssl=tls, backlog=BACKLOG)
+                self.addresses[key] = address.bound(server.sockets[0].getsockname()[1])
+        except OSError as error:
+            raise self._not_listening(key, address, error) from error
+        self._servers.append(server)
+
+    async def _listen_websockets(self, wanted: dict[str, Address]) -> None:
+        """Addresses on the same host and port share a socket, port 0 included."""
+        ports: dict[tuple[str, str, int], list[str]] = {}
+        for key, address in wanted.items():
+            ports.setdefault((address.scheme, address.host, address.port), []).append(key)
+        for (scheme, host, port), keys in ports.items():
+            paths = Paths(lambda: self.gate.limits.message_size)
+            for key in keys:
+                spoken = self._spoken.get(key)
+                if spoken is None:
+                    raise ConfigError([Problem(f'nothing speaks {key} yet; set it to "off"', f"listen.{key}")])
+                paths.add(wanted[key].path, self._endpoint_maker(key, spoken), spoken.subprotocol)
+            try:
+                server = await ws_create_server(
+                    paths.upgrade,
+                    host,
+                    port,
+                    ssl=self._tls if scheme == "wss" else None,
+                    backlog=BACKLOG,
+                    max_frame_size=self.gate.limits.message_size,
+                    websocket_handshake_timeout=self.gate.handshake_time,
+                    logger_name="websocket",
+                )
+            except OSError as error:
+                raise self._not_listening(keys[0], wanted[keys[0]], error) from error
+            self._servers.append(server)
+            bound = server.sockets[0].getsockname()[1]
+            for key in keys:
+                self.addresses[key] = wanted[key].bound(bound)
+
+    def _endpoint_maker(self, key: str, spoken: Spoken) -> MakeEndpoint:
+        return lambda: self._endpoint(key, spoken)
+
+    def _endpoint(self, key: str, spoken: Spoken) -> Endpoint:
+        protocol = PROTOCOLS.index(spoken.protocol)
+        return Endpoint(self.gate, key, protocol, spoken.make_session, spoken.wrap)
+
+    async def _settle(self, end: float) -> None:
+        """Wait until everything accepted has been written and every call has ended, or the time is over."""
+        while self._loop.time() < end:
+            busy = self.hub.services.under_way() or any(each.busy() for each in self.gate.connections)
+            if not busy:
+                return
+            await asyncio.sleep(SETTLE_STEP)
+
+    def _watch_idle(self) -> None:
+        """Close connections that have been silent for too long."""
+        limit = self.gate.idle_time
+        if limit > 0:
+            oldest = self._loop.time() - limit
+            for endpoint in [each for each in self.gate.connections if each.active < oldest]:
+                endpoint.expire()
+        self._idle = self._loop.call_later(1.0, self._watch_idle)
+
+    def _close_listeners(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        for path in self._sockets:
+            path.unlink(missing_ok=True)
+        self._sockets.clear()
+
+    def _healthz(self) -> Answer:
+        return 200, "text/plain", b"ok\n"
+
+    def _readyz(self) -> Answer:
+        return (200, "text/plain", b"ready\n") if self.gate.open else (503, "text/plain", b"draining\n")
+
+    def _metrics_page(self) -> Answer:
+        return 200, CONTENT_TYPE, self._metrics.text()
+
+    @staticmethod
+    def _not_listening(key: str, address: Address, error: OSError) -> ConfigError:
+        words = f"can't listen on {address}: {error.strerror or error}; free it, or choose another with port 0"
+        return ConfigError([Problem(words, f"listen.{key}")])
