@@ -81,6 +81,18 @@ def test_a_burst_waits_for_its_reader_and_loses_nothing() -> None:
     assert all(alarm.cancelled for alarm in loop.clock.alarms)
 
 
+def test_a_publisher_goes_on_though_the_transport_stalls_again() -> None:
+    loop = Loop()
+    publisher = FakeLink(loop)
+    link = stalled(loop)
+    loop.flusher.source = publisher
+    assert link.outbox.offer(b"+")
+    link.outbox.drain()
+    assert (publisher.paused, link.outbox.size()) == (0, 0)
+    link.outbox.drain()
+    assert publisher.paused == 0
+
+
 def test_nobody_waits_for_a_reader_that_has_taken_nothing_for_long() -> None:
     loop = Loop()
     publisher = FakeLink(loop)

@@ -13,10 +13,10 @@ from polywire.hub.client import Client
 from polywire.hub.counters import Counters
 from polywire.hub.demand import Demand
 from polywire.hub.message import Message
-from polywire.hub.outbox import Flusher, Later, Outbox
+from polywire.hub.outbox import JOIN_BELOW, Flusher, Later, Outbox
 from polywire.hub.queues import MAX_MESSAGES, MAX_OCTETS, Consumer, Queue
 from polywire.hub.retained import Retained
-from polywire.hub.routes import COPY_BELOW, Route, RouteTable, RouteView, Subscription
+from polywire.hub.routes import Route, RouteTable, RouteView, Subscription
 from polywire.hub.services import Services
 from polywire.protocols.frame import Run
 
@@ -132,9 +132,9 @@ class Hub:
         if not outboxes:
             return NONE_REFUSED
         data: bytes | memoryview
-        if run.end - run.start < COPY_BELOW:
+        if run.end - run.start < JOIN_BELOW:
             data = run.data[run.start : run.end]
-        else:
+        else:  # not copied, at the price of keeping the whole chunk alive until it is written
             data = memoryview(run.data)[run.start : run.end]
         refused = NONE_REFUSED
         for outbox in outboxes:

@@ -12,6 +12,7 @@ time is slow, and from then on its policy holds, and nobody waits for it, until 
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
+from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 DROP: Final = 0
@@ -22,6 +23,9 @@ POLICIES: Final = ("drop", "disconnect", "block")
 DEFAULT_CAP: Final = 4 * 1024 * 1024
 PATIENCE: Final = 0.1
 """Seconds a publisher waits for a full outbox before its reader counts as slow."""
+
+JOIN_BELOW: Final = 8192
+"""Pieces shorter than this are copied together: many small writes cost more than the copy."""
 
 CHANNELS_COUNTED: Final = 1000
 """How many channels a connection's drops are counted for by name; those of further ones are counted together."""
@@ -88,6 +92,7 @@ class Outbox:
         self._cap: i64 = cap
         self._policy: i64 = policy
         self._chunks: list[bytes | memoryview] = []
+        self._joined = BytesWriter()  # small pieces behind the chunks, not yet one of them
         self._size: i64 = 0
         self._marked = False
         self._stalled = False  # the transport takes nothing at the moment
@@ -143,15 +148,15 @@ class Outbox:
     def flush(self) -> None:
         """Hand everything to the transport, unless it is stalled."""
         self._marked = False
-        if self._stalled or self._closed or not self._chunks:
+        if self._stalled or self._closed or self._size == 0:
             return
+        self._join()
         chunks = self._chunks
         self._chunks = []
         self.written += self._size
         self._size = 0
         self._link.send(chunks)
-        if not self._stalled:
-            self._relieve()
+        self._relieve()  # even if the transport is stalled now: nothing waits here any more
 
     def stall(self) -> None:
         """The transport's buffer is full."""
@@ -168,16 +173,27 @@ class Outbox:
         """Nothing can be written any more; whoever waits for this outbox goes on."""
         self._closed = True
         self._chunks = []
+        self._joined = BytesWriter()
         self._size = 0
         self._be_patient_no_more()
         self._relieve()
 
     def _append(self, data: bytes | memoryview, length: i64) -> None:
-        self._chunks.append(data)
+        if length < JOIN_BELOW and isinstance(data, bytes):
+            self._joined.write(data)
+        else:
+            self._join()
+            self._chunks.append(data)
         self._size += length
         if not self._marked:
             self._marked = True
             self._flusher.mark(self)
+
+    def _join(self) -> None:
+        """Make one chunk of the small pieces."""
+        if len(self._joined) > 0:
+            self._chunks.append(self._joined.getvalue())
+            self._joined = BytesWriter()
 
     def _admit(self) -> bool:
         """Whether messages of topics may come in though the cap is reached."""

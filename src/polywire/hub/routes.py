@@ -19,8 +19,6 @@ from polywire.hub.trie import Trie
 
 CACHED_CHANNELS: Final = 65536
 CHANGES_KEPT: Final = 4096
-COPY_BELOW: Final = 8192
-"""Slices shorter than this are copied; a longer one is forwarded as a view, which keeps its whole chunk alive."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
