@@ -30,9 +30,9 @@ class BridgedSite(Site):
     def settled(self) -> bool:
         """Whether no table holds anything of a call any more."""
         outgoing, incoming = self.bridge._outgoing, self.bridge._incoming
-        tables = [outgoing._open, outgoing._numbers, outgoing._by_service, outgoing._calls]
-        tables += [incoming._open, incoming._by_client, incoming._calls]
-        return self.bridge.under_way() == 0 and self.hub.services.under_way() == 0 and not any(map(len, tables))
+        held = len(outgoing._open) + len(outgoing._numbers) + len(outgoing._by_service) + len(outgoing._calls)
+        held += len(incoming._open) + len(incoming._by_client) + len(incoming._calls)
+        return held == self.bridge.under_way() == self.hub.services.under_way() == 0
 
 
 class MqttClient:

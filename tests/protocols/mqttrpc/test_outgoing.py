@@ -170,6 +170,7 @@ def test_a_caller_that_goes_away_is_waited_for_no_more(site: BridgedSite) -> Non
     assert (site.settled(), caller.heard) == (True, [])
 
 
+@pytest.mark.rule("MQTTRPC-102")
 @pytest.mark.parametrize("pattern", ["/svc", "/+", "#"])
 def test_a_call_fails_when_the_last_subscriber_of_its_topic_leaves(site: BridgedSite, pattern: str) -> None:
     server, other = MqttClient(site, pattern), MqttClient(site, pattern)
@@ -201,6 +202,7 @@ def test_unknown_correlation_ids_are_counted_and_warned_of_now_and_then(
     assert site.counters("mqttrpc") == {UNKNOWN: 1001}
 
 
+@pytest.mark.rule("MQTTRPC-97")
 def test_a_response_on_another_services_topic_answers_nothing(site: BridgedSite) -> None:
     server = MqttClient(site, "/svc", "/other")
     caller = SessionCaller(site)
@@ -211,11 +213,14 @@ def test_a_response_on_another_services_topic_answers_nothing(site: BridgedSite)
     assert site.counters("mqttrpc") == {UNKNOWN: 1}
 
 
+@pytest.mark.rule("MQTTRPC-97")
 def test_a_response_counts_only_from_a_client_that_may_serve() -> None:
-    rules = AccessRules([
-        AccessRule(["publish", "subscribe"], ["**"]),
-        AccessRule(["serve"], ["svc"], user="server"),
-    ])
+    rules = AccessRules(
+        [
+            AccessRule(["publish", "subscribe"], ["**"]),
+            AccessRule(["serve"], ["svc"], user="server"),
+        ]
+    )
     site = BridgedSite(rules=rules)
     server, stranger = MqttClient(site, "/svc", user="server"), MqttClient(site, "/svc", user="stranger")
     caller = SessionCaller(site)
@@ -258,6 +263,7 @@ def test_the_services_listened_to_are_bounded(site: BridgedSite) -> None:
     assert site.settled()
 
 
+@pytest.mark.rule("MQTTRPC-100")
 def test_a_draining_hub_takes_no_new_call_and_finishes_those_under_way(site: BridgedSite) -> None:
     server = MqttClient(site, "/svc")
     caller = SessionCaller(site)

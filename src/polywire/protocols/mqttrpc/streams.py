@@ -46,7 +46,7 @@ class Call:
 
 
 class UnaryMethods(Mapping[str, Shape]):
-    """The methods of a service whose descriptor nobody here has: whatever they are called, one Request, one Response."""
+    """The methods of a service whose descriptor is not known: any name is one, with one Request and one Response."""
 
     def __getitem__(self, name: str) -> Shape:
         return Shape.UNARY
