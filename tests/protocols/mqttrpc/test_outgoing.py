@@ -186,6 +186,18 @@ def test_a_call_fails_when_the_last_subscriber_of_its_topic_leaves(site: Bridged
     assert site.settled()
 
 
+@pytest.mark.rule("MQTTRPC-102")
+@pytest.mark.parametrize(("leaving", "staying"), [("/svc", "#"), ("#", "/svc"), ("/svc", "/+")])
+def test_a_call_goes_on_while_somebody_hears_its_topic(site: BridgedSite, leaving: str, staying: str) -> None:
+    first, second = MqttClient(site, leaving), MqttClient(site, staying)
+    caller = SessionCaller(site)
+    caller.call("svc")
+    first.leave()
+    assert caller.heard == []
+    second.publish("/svc", Response(second.requests()[0].correlation_id, "", b"still here"))
+    assert caller.heard == [(b"still here", True)]
+
+
 @pytest.mark.rule("MQTTRPC-15")
 def test_unknown_correlation_ids_are_counted_and_warned_of_now_and_then(
     site: BridgedSite, caplog: pytest.LogCaptureFixture
