@@ -196,3 +196,16 @@ def test_presence_is_told_when_clients_come_and_go(site: Site) -> None:
     site.hub.leave(client)
     assert told == [1, 2, 1]
     assert site.hub.counters[0].connected == 1
+
+
+def test_what_is_published_on_service_topics_is_told_after_it_was_delivered(site: Site) -> None:
+    client = site.client()
+    recorder = site.subscribe(client, "**")
+    told: list[tuple[str, int]] = []
+    site.hub.on_service_topic = lambda message, who: told.append((message.channel, len(recorder.got) * 10 + who.number))
+    for channel in ["/svc", "svc", "/a/b", "/", "queue/a", "$/x", "/other"]:
+        site.hub.publish(Message(channel, b"x"), client)
+    assert told == [("/svc", 10 + client.number), ("/other", 50 + client.number)]
+    client.grants = AccessRules([AccessRule(["subscribe"], ["**"])]).grants(Identity(), "one")
+    site.hub.publish(Message("/svc", b"x"), client)
+    assert len(told) == 2

@@ -3,7 +3,7 @@
 import pytest
 
 from polywire.hub.message import Message
-from polywire.hub.services import Call, Caller, CallError, Provider, Services
+from polywire.hub.services import END, Call, Caller, CallError, Provider, Services
 from tests.hub.links import Clock
 
 
@@ -166,3 +166,15 @@ def test_the_end_of_a_call_is_reported_with_its_code_and_time(house: House) -> N
 def test_offering_twice_is_told(house: House) -> None:
     assert not house.services.serve("echo", house.provider)
     assert house.services.names() == ["echo"]
+
+
+def test_a_provider_knows_how_long_a_call_may_take(house: House) -> None:
+    assert house.call().seconds == 5
+
+
+def test_a_stream_may_end_without_another_reply(house: House) -> None:
+    call = house.call(streamed=True)
+    house.services.reply(call, Message("", b"1"), last=False)
+    house.services.reply(call, END, last=True)
+    assert house.caller.heard == [(b"1", False), (b"", True)]
+    assert call.ended

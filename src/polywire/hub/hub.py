@@ -54,6 +54,7 @@ class Hub:
         self.draining = False
         self.on_presence: list[Callable[[int], None]] = []
         self.on_signal: Callable[[str], None] | None = None
+        self.on_service_topic: Callable[[Message, Client], None] | None = None
         self._views: Final[dict[tuple[int, Grants], RouteView]] = {}
         self._last_number = 0
 
@@ -108,6 +109,8 @@ class Hub:
             if message.retain and not self.retained.keep(message):
                 refused = RETAINED_FULL
             self.route(message)
+            if self.on_service_topic is not None and is_service_topic(channel):
+                self.on_service_topic(message, client)
         if refused is None:
             client.counters.messages_in += 1
         else:

@@ -15,6 +15,9 @@ from polywire.hub.outbox import Later, Timer
 
 DEFAULT_SECONDS: Final = 30.0
 
+END: Final = Message("", b"")
+"""The last reply of a streamed call that brings nothing but the end: compare with ``is``."""
+
 
 @final
 @mypyc_attr(acyclic=True)
@@ -71,7 +74,10 @@ class Provider:
 
 @final
 class Call:
-    """One call, from its first request to its end. ``streamed``: the caller takes more than one reply."""
+    """One call, from its first request to its end. ``streamed``: the caller takes more than one reply.
+
+    ``seconds`` is how long it may take, known from its start on.
+    """
 
     def __init__(self, caller: Caller, service: str, method: str, *, streamed: bool = False) -> None:
         self.caller: Final = caller
@@ -79,6 +85,7 @@ class Call:
         self.method: Final = method
         self.streamed: Final = streamed
         self.started = 0
+        self.seconds = DEFAULT_SECONDS
         self.provider: Provider | None = None
         self.timer: Timer | None = None
         self.ended = False
@@ -151,6 +158,7 @@ class Services:
             return False
         call.provider = provider
         call.started = self._clock()
+        call.seconds = seconds
         self._open.setdefault(provider, set()).add(call)
         self._made.setdefault(call.caller, set()).add(call)
         call.timer = self._later(seconds, _Deadline(self, call, seconds).passed)

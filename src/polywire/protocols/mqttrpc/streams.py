@@ -4,7 +4,7 @@ Pure: frames and times go in, steps come out. ``ClientCalls`` and ``ServerCalls`
 """
 
 import secrets
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -43,6 +43,19 @@ class Call:
     state: State
     due: float
     heard: float
+
+
+class UnaryMethods(Mapping[str, Shape]):
+    """The methods of a service whose descriptor is not known: any name is one, with one Request and one Response."""
+
+    def __getitem__(self, name: str) -> Shape:
+        return Shape.UNARY
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
 
 
 class Outcome(Enum):
