@@ -54,12 +54,12 @@ class TopicProvider(Provider):
         return len(self._open)
 
     def reaches(self, service: str) -> bool:
-        """Whether somebody listens on the service's topic."""
+        """Whether somebody listens on exactly the service's topic; who listens to everything is no service."""
         try:
             topic = service_topic(service)
         except LocalProtocolError:
             return False
-        return len(self._hub.table.route(topic)) > 0
+        return self._hub.demand.count(topic) > 0
 
     def knows(self, service: str) -> bool:
         """Whether Responses on the service's topic are looked at: it is being called, or was lately."""
