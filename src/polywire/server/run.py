@@ -51,6 +51,7 @@ async def _serve(loaded: Loaded, *, insecure: bool) -> int:
     def signalled(what: str) -> None:
         """A client's signal: ``stop`` drains, ``terminate`` does not."""
         log.warning("a client asked the hub to %s", what)
+        server.refuse_new_work()
         if what == "terminate":
             at_once.set()
         stopping.set()

@@ -18,6 +18,7 @@ from picows import ws_create_server
 from polywire.hub.hub import Hub
 from polywire.protocols import PROTOCOLS
 from polywire.protocols.fmqp.info import BrokerInfo
+from polywire.protocols.mqttrpc.session import RpcBridge
 from polywire.server.address import Address
 from polywire.server.admission import Admission, make_admission
 from polywire.server.config import ConfigError, Loaded, Problem
@@ -51,6 +52,7 @@ class Server:
         self._tls: ssl.SSLContext | None = None
         self._metrics = Metrics(self.hub, self.gate, self._loop)
         self._spoken = spoken_by(self.hub)
+        self._rpc = RpcBridge(self.hub, self.gate.limits)
         self._servers: list[asyncio.AbstractServer] = []
         self._sockets: list[Path] = []
         self._idle: asyncio.TimerHandle | None = None
@@ -87,17 +89,25 @@ class Server:
             load_certificates(self._tls, config.tls)
         self._admission = admission
         self._loaded = loaded
+        self._rpc.reload(self.gate.limits)
         return [name for name in ("listen", "journal", "fabric") if getattr(config, name) != getattr(old, name)]
 
-    async def drain(self) -> None:
-        """End without losing what was accepted, within the time the limits give."""
-        end = self._loop.time() + self._loaded.config.limits.drain_time
+    def refuse_new_work(self) -> None:
+        """Take no more clients and no more messages, from this moment on."""
+        if not self.gate.open:
+            return
         self.gate.open = False
         self._close_listeners()
         self.hub.draining = True
         self.hub.services.draining = True
+        self._rpc.drain()
         for endpoint in list(self.gate.connections):
             endpoint.drain()
+
+    async def drain(self) -> None:
+        """End without losing what was accepted, within the time the limits give."""
+        end = self._loop.time() + self._loaded.config.limits.drain_time
+        self.refuse_new_work()
         await self._settle(end)
         for client in list(self.hub.clients.values()):
             self.hub.send_wills(client)

@@ -144,6 +144,8 @@ class FmqpSession:
         items = self._decoder.feed_runs(data, view.current(), view.resolve)
         version = self._hub.table.version
         for item in items:
+            if self._draining:
+                return  # a signal in this very chunk: what stands behind it is not accepted any more
             if isinstance(item, Run):
                 # A subscription earlier in this chunk may have changed the routes the scanner found.
                 self._run(item, same=self._hub.table.version == version)

@@ -1,0 +1,237 @@
+"""``polywire serve`` as an operator sees it: the ready line, signals, TLS, limits, pages."""
+
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from polywire.protocols.fmqp import Publication, Subscription
+from polywire.protocols.fmqp.frames import LAST_WILL
+from tests.hub_process import LISTEN, HubProcess, running_hub
+from tests.server.certificates import Authority
+from tests.wires import Fmqp, Plain, connected
+
+ONLY_FMQP = [f"listen.{key}=off" for key in LISTEN if key not in {"fmqp", "http"}]
+
+
+@pytest.fixture
+def hub() -> Iterator[HubProcess]:
+    with running_hub() as process:
+        yield process
+
+
+def test_the_ready_line_names_every_listener_with_its_real_port(hub: HubProcess) -> None:
+    assert list(hub.addresses) == list(LISTEN)
+    assert hub.addresses["fmqp"] == f"tcp://127.0.0.1:{hub.port('fmqp')}"
+    assert hub.addresses["umq"] == f"ws://127.0.0.1:{hub.port('umq')}/umq"
+    assert hub.port("umq") == hub.port("mqtt_ws") == hub.port("sabc_ws") != 0
+
+
+def test_a_listener_that_is_off_is_not_started() -> None:
+    with running_hub(*ONLY_FMQP) as hub:
+        assert list(hub.addresses) == ["http", "fmqp"]
+
+
+def test_a_port_in_use_is_told_and_nothing_starts() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(RuntimeError, match=rf"can't listen on tcp://127.0.0.1:{port}"), running_hub(
+            f"listen.fmqp=tcp://127.0.0.1:{port}"
+        ):
+            pass
+
+
+def test_health_and_readiness_are_pages(hub: HubProcess) -> None:
+    assert hub.get("/healthz") == (200, "ok\n")
+    assert hub.get("/readyz") == (200, "ready\n")
+    assert hub.get("/nothing") == (404, "no such page; there is /healthz, /readyz, /metrics\n")
+
+
+def test_metrics_count_what_happened(hub: HubProcess) -> None:
+    with connected(hub.addresses["fmqp"]) as wire:
+        client = Fmqp(wire)
+        client.say(Subscription("a"), Publication("a", b"x"), Publication("$/other", b"x"))
+        assert client.hear() == Publication("a", b"x")
+        client.settled()
+        assert hub.metric('polywire_connections{protocol="fmqp"}') == 1
+        assert hub.metric('polywire_messages_total{direction="in",protocol="fmqp"}') == 2
+        assert hub.metric('polywire_dropped_total{protocol="fmqp",reason="service-channel"}') == 1
+
+
+def test_sigterm_ends_with_zero_and_sends_the_wills(hub: HubProcess) -> None:
+    with connected(hub.addresses["fmqp"]) as one, connected(hub.addresses["fmqp"]) as other:
+        listener, client = Fmqp(one), Fmqp(other)
+        listener.say(Subscription("will"))
+        listener.settled()
+        client.say(Publication("will", b"farewell", LAST_WILL))
+        client.settled()
+        hub.process.send_signal(signal.SIGTERM)
+        assert listener.hear() == Publication("will", b"farewell")
+        assert listener.rest() == b""
+    assert hub.process.wait(20) == 0
+
+
+@pytest.mark.rule("FMQP-26")
+def test_a_stop_signal_ends_in_its_seven_steps(hub: HubProcess) -> None:
+    with connected(hub.addresses["fmqp"]) as one, connected(hub.addresses["fmqp"]) as other:
+        listener, client = Fmqp(one), Fmqp(other)
+        listener.say(Subscription("*"))
+        listener.settled()
+        client.say(Publication("a", b"before"), Publication("b", b"will", LAST_WILL))
+        client.say(Publication("$/signals/stop", b"now"), Publication("a", b"after"))
+        assert listener.hear() == Publication("a", b"before")
+        assert listener.hear() == Publication("b", b"will")
+        assert listener.rest() == b""
+    assert hub.process.wait(20) == 0
+    with pytest.raises(ConnectionError), connected(hub.addresses["fmqp"]):
+        pass
+
+
+@pytest.mark.rule("FMQP-25")
+def test_a_terminate_signal_ends_at_once(hub: HubProcess) -> None:
+    with connected(hub.addresses["fmqp"]) as wire:
+        client = Fmqp(wire)
+        client.say(Subscription("b"), Publication("b", b"will", LAST_WILL), Publication("$/signals/terminate", b"now"))
+        assert client.rest() == b""
+    assert hub.process.wait(20) == 0
+
+
+def test_a_second_sigterm_does_not_wait(hub: HubProcess) -> None:
+    with connected(hub.addresses["fmqp"]) as wire:
+        client = Fmqp(wire)
+        client.say(Subscription("a"))
+        client.settled()
+        # A peer that reads nothing keeps a drain from being done.
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.say(*[Publication("a", bytes(1 << 20))] * 20)
+        started = time.monotonic()
+        hub.process.send_signal(signal.SIGTERM)
+        hub.wait_for_log("draining")
+        assert hub.stop(signal.SIGTERM) == 0
+        assert time.monotonic() - started < 9
+
+
+@pytest.mark.rule("FMQP-01")
+def test_fmqp_is_spoken_over_a_unix_socket_too(tmp_path: Path) -> None:
+    path = tmp_path / "fmqp.sock"
+    with running_hub(*ONLY_FMQP, f"listen.fmqp=unix:{path}") as hub:
+        with connected(hub.addresses["fmqp"]) as wire:
+            Fmqp(wire).settled()
+        assert hub.stop() == 0
+    assert not path.exists()
+
+
+def config_file(folder: Path, text: str) -> Path:
+    path = folder / "polywire.toml"
+    listen = "".join(f'{key} = "off"\n' for key in LISTEN if key not in {"fmqp", "http"})
+    path.write_text(f'[listen]\n{listen}http = "http://127.0.0.1:0"\n{text}', encoding="utf-8")
+    return path
+
+
+@pytest.mark.rule("FMQP-01", "FMQP-03")
+def test_tls_shows_our_certificate_and_takes_the_clients_as_its_name(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server, anna, otto = (authority.issue(name) for name in ("hub", "anna", "otto"))
+    config = config_file(
+        tmp_path,
+        f"""fmqp = "tls://127.0.0.1:0"
+[tls]
+certificate = "{server}"
+client_ca = "{authority.root}"
+[auth]
+certificate = true
+[[access]]
+user = "anna"
+actions = ["publish", "subscribe"]
+channels = ["**"]
+""",
+    )
+    with running_hub(config=config) as hub:
+        for certificate, allowed in ((anna, True), (otto, False)):
+            trust = ssl.create_default_context(cafile=str(authority.root))
+            trust.load_cert_chain(certificate)
+            with connected(hub.addresses["fmqp"], trust=trust) as wire:
+                client = Fmqp(wire)
+                client.say(Subscription("a"), Publication("a", b"x"), Subscription("anna"))
+                if allowed:
+                    assert client.hear() == Publication("a", b"x")
+        stranger = ssl.create_default_context(cafile=str(authority.root))
+        with connected(hub.addresses["fmqp"], trust=stranger) as wire:
+            assert Plain(wire).rest() == b""
+
+
+def test_sighup_takes_over_rules_and_certificates_without_dropping_anybody(tmp_path: Path) -> None:
+    config = config_file(tmp_path, 'fmqp = "tcp://127.0.0.1:0"\n')
+    with running_hub(config=config) as hub, connected(hub.addresses["fmqp"]) as wire:
+        client = Fmqp(wire)
+        client.say(Subscription("a"), Subscription("b"))
+        client.settled()
+        rule = '[[access]]\nactions = ["publish", "subscribe"]\nchannels = ["b", "settled/**"]\n'
+        config_file(tmp_path, f'fmqp = "tcp://127.0.0.1:0"\n{rule}')
+        hub.process.send_signal(signal.SIGHUP)
+        hub.wait_for_log("configuration reloaded")
+        client.say(Publication("a", b"forbidden"), Publication("b", b"allowed"))
+        assert client.hear() == Publication("b", b"allowed")
+
+
+def test_a_bad_file_at_reload_changes_nothing_and_says_why(tmp_path: Path) -> None:
+    config = config_file(tmp_path, 'fmqp = "tcp://127.0.0.1:0"\n')
+    with running_hub(config=config) as hub, connected(hub.addresses["fmqp"]) as wire:
+        config_file(tmp_path, 'fmqp = "tcp://127.0.0.1:0"\n[limits]\nmesage_size = 1\n')
+        hub.process.send_signal(signal.SIGHUP)
+        line = hub.wait_for_log("reload failed, nothing has changed")
+        assert "message_size" in line
+        Fmqp(wire).settled()
+
+
+def test_a_changed_listener_needs_a_restart_and_says_so(tmp_path: Path) -> None:
+    config = config_file(tmp_path, 'fmqp = "tcp://127.0.0.1:0"\n')
+    with running_hub(config=config) as hub:
+        config_file(tmp_path, 'fmqp = "tcp://127.0.0.1:1"\n')
+        hub.process.send_signal(signal.SIGHUP)
+        hub.wait_for_log("[listen] has changed")
+
+
+def test_more_connections_than_allowed_are_turned_away() -> None:
+    with running_hub(*ONLY_FMQP, "limits.connections=2") as hub:
+        with connected(hub.addresses["fmqp"]) as one, connected(hub.addresses["fmqp"]) as two:
+            for wire in (one, two):
+                Fmqp(wire).settled()
+            with connected(hub.addresses["fmqp"]) as third:
+                assert Plain(third).rest() == b""
+            Fmqp(one).settled()
+        assert hub.metric("polywire_connections_refused_total") == 1
+
+
+def test_a_silent_connection_is_closed_where_that_is_configured() -> None:
+    with running_hub(*ONLY_FMQP, "limits.idle_time=1") as hub, connected(hub.addresses["fmqp"]) as wire:
+        assert Plain(wire).rest() == b""
+        assert hub.metric('polywire_faults_total{protocol="fmqp",reason="idle-time"}') == 1
+
+
+def test_the_hub_does_not_listen_to_the_world_without_auth() -> None:
+    command = [sys.executable, "-m", "polywire", "serve", "--set", "listen.fmqp=tcp://0.0.0.0:0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - our own
+    assert done.returncode == 1
+    assert "--insecure" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_websocket_path_nobody_speaks_at_is_not_found(hub: HubProcess) -> None:
+    with connected(hub.addresses["umq"]) as wire:
+        plain = Plain(wire)
+        plain.send(
+            b"GET /other HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        answer = plain.rest()
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert b"nothing is spoken at /other; there is /umq, /mqtt, /sabc" in answer
