@@ -43,8 +43,9 @@ def test_a_port_in_use_is_told_and_nothing_starts() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(RuntimeError, match=rf"can't listen on tcp://127.0.0.1:{port}"), running_hub(
-            f"listen.fmqp=tcp://127.0.0.1:{port}"
+        with (
+            pytest.raises(RuntimeError, match=rf"can't listen on tcp://127.0.0.1:{port}"),
+            running_hub(f"listen.fmqp=tcp://127.0.0.1:{port}"),
         ):
             pass
 

@@ -274,7 +274,9 @@ def test_a_publication_under_dollar_from_another_protocol_is_discarded(site: Sit
 
 
 def told(wire: Wire, topic: str) -> list[int | None]:
-    return [decode_count(frame.body) for frame in heard(wire) if isinstance(frame, Publication) and frame.topic == topic]
+    return [
+        decode_count(frame.body) for frame in heard(wire) if isinstance(frame, Publication) and frame.topic == topic
+    ]
 
 
 @pytest.mark.rule("FMQP-27", "FMQP-71")

@@ -138,13 +138,13 @@ class FmqpSession:
         """Handle what the peer has sent."""
         client = self._client
         client.counters.octets_in += len(data)
-        if self._draining:
+        if not self._accepting():
             return
         view = self._hub.view(client)
         items = self._decoder.feed_runs(data, view.current(), view.resolve)
         version = self._hub.table.version
         for item in items:
-            if self._draining:
+            if not self._accepting():
                 return  # a signal in this very chunk: what stands behind it is not accepted any more
             if isinstance(item, Run):
                 # A subscription earlier in this chunk may have changed the routes the scanner found.
@@ -165,6 +165,9 @@ class FmqpSession:
     def drain(self) -> None:
         """The hub is going down: take no more messages. FMQP has no words for it."""
         self._draining = True
+
+    def _accepting(self) -> bool:
+        return not self._draining
 
     def _run(self, run: Run, *, same: bool) -> None:
         client = self._client
