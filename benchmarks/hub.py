@@ -68,7 +68,7 @@ def throughput(publisher: str, subscriber: str, ports: tuple[int, int], messages
     started = time.perf_counter()
     for _ in range(messages // (len(TOPICS) * BLOCK_ROUNDS)):
         connection.sendall(block)
-    ended = result.get(timeout=SECONDS + 30)
+    ended = float(result.get(timeout=SECONDS + 30))
     connection.close()
     reader.join(10)
     if ended <= 0:
