@@ -196,3 +196,8 @@ def test_presence_is_told_when_clients_come_and_go(site: Site) -> None:
     site.hub.leave(client)
     assert told == [1, 2, 1]
     assert site.hub.counters[0].connected == 1
+
+
+def test_a_number_is_given_once_to_a_client_or_a_group(site: Site) -> None:
+    numbers = [site.client().number, site.hub.next_number(), site.client().number, site.hub.next_number()]
+    assert len(set(numbers)) == 4
