@@ -2,7 +2,7 @@
 
 import pytest
 
-from polywire.hub.access import AccessRule, AccessRules
+from polywire.hub.access import AccessRule, AccessRules, Identity
 from polywire.hub.peer import Limits, Login
 from polywire.protocols.umq.session import LINGER
 from tests.protocols.umq.peers import UmqPeer
@@ -107,6 +107,13 @@ def test_the_hub_says_who_the_peer_is_to_it() -> None:
     assert peer.say('C1:["whoami"]') == [
         f'R1:{{"user":"anna","groups":[],"how":"password","connection":{number},"address":"192.0.2.1:5000"}}'
     ]
+
+
+def test_a_name_that_utf8_can_not_write_does_no_harm(site: Site) -> None:
+    peer = UmqPeer(site)
+    peer.wire.client.identity = Identity("\ud800", ["\udfff"], "token")
+    (answer,) = peer.say('C1:["whoami"]')
+    assert str(answer).startswith('R1:{"user":"?","groups":["?"],"how":"token"')
 
 
 def test_a_slow_login_holds_what_comes_behind_it(site: Site) -> None:
@@ -254,6 +261,12 @@ def test_who_has_not_said_hello_when_the_hub_goes_down_is_sent_away(site: Site) 
     peer.session.drain()
     assert peer.hears() == ["F0:10 Shutting down"]
     assert peer.wire.closed
+
+
+@pytest.mark.rule("UMQ-145")
+def test_who_says_hello_to_a_hub_that_goes_down_is_sent_away(site: Site) -> None:
+    site.hub.draining = True
+    assert UmqPeer(site, None).say("H1:") == ["F0:10 Shutting down"]
 
 
 def test_a_connection_that_is_lost_while_the_hub_goes_down_is_left_alone(site: Site) -> None:

@@ -160,6 +160,14 @@ def test_the_topic_id_of_a_stream_is_one_of_the_peers(site: Site) -> None:
 
 
 @pytest.mark.rule("UMQ-127")
+def test_the_topic_id_of_a_stream_counts_when_the_call_is_whole(site: Site) -> None:
+    service, peer = Service(site), UmqPeer(site)
+    peer.say('A1:C1:["call","lamp","watch",null,{"stream":9}]', 'C2:["subscribe","a",9]')
+    assert peer.say(b"whole") == ["E1:11 Bad request: topic id 9 is in use"]
+    assert service.calls == []
+
+
+@pytest.mark.rule("UMQ-127")
 @pytest.mark.parametrize(("ending", "answers"), [("U9:", []), ('C2:["unsubscribe",9]', ["R2:null"])])
 def test_a_peer_ends_a_stream_and_the_call_is_cancelled(site: Site, ending: str, answers: list[str]) -> None:
     service, peer = Service(site), UmqPeer(site)

@@ -9,6 +9,7 @@ from polywire.hub.hub import Hub
 from polywire.hub.message import Date, Message
 from polywire.hub.outbox import PATIENCE
 from polywire.hub.peer import Limits
+from polywire.protocols.fmqp.frames import Publication, Subscription, encode
 from polywire.protocols.fmqp.session import FmqpSession
 from tests.protocols.umq.peers import UmqPeer
 from tests.sessions import Site
@@ -300,3 +301,21 @@ def test_updates_for_a_slow_reader_are_dropped_and_counted(site: Site) -> None:
         publish(site, Message("a", body))
     assert peer.drops == {"slow-reader": 4}
     assert peer.wire.outbox.dropped_by_channel == {"a": 4}
+
+
+def test_a_message_of_a_queue_that_json_can_not_carry_is_counted_and_gone(site: Site) -> None:
+    peer = UmqPeer(site)
+    peer.say('C1:["subscribe","queue/jobs",1,{"envelope":true}]')
+    publish(site, Message("queue/jobs", b"x", headers=(("\ud800", 1),)))
+    assert (peer.hears(), peer.drops, len(site.hub.queue("jobs"))) == ([], {"unencodable": 1}, 0)
+
+
+def test_fmqp_and_umq_hear_each_other(site: Site) -> None:
+    peer, wire = UmqPeer(site), site.connect("fmqp", FmqpSession)
+    peer.say('C1:["subscribe","a/*",1]')
+    wire.feed(encode(Subscription("b/*")), encode(Publication("a/x", b"from fmqp")) * 2)
+    assert peer.hears() == ["T1:from fmqp", "T1:from fmqp"]
+    wire.feed(encode(Publication("a/x", b"\xff")))
+    assert peer.hears() == ["A1:T1:", b"\xff"]
+    peer.say('C2:["publish","b/x","from umq",{"headers":{"n":1}}]', 'A1:C3:["publish","b/x",null]', b"\xff")
+    assert wire.taken() == encode(Publication("b/x", b"from umq")) + encode(Publication("b/x", b"\xff"))

@@ -37,10 +37,6 @@ class Calling(Caller):
         self._asked: Final[dict[Call, Asked]] = {}
         self._streams: Final[dict[int, Call]] = {}
 
-    def __len__(self) -> int:
-        """How many calls are under way."""
-        return len(self._asked)
-
     def start(self, call_id: int, method: CallService, message: Message, seconds: float) -> None:
         """Make a call. Raises ``MethodError`` where its stream's topic id can't be had."""
         stream: TopicWriter | None = None

@@ -10,7 +10,7 @@ from polywire.hub.client import Client
 from polywire.hub.hub import DRAINING, FORBIDDEN, QUEUE_FULL, QUEUE_PREFIX, RETAINED_FULL, SERVICE_CHANNEL, Hub
 from polywire.hub.message import Headers, HeaderValue, Message
 from polywire.hub.peer import Limits
-from polywire.protocols.umq.answers import Answers
+from polywire.protocols.umq.answers import Answers, writable
 from polywire.protocols.umq.bodies import Body
 from polywire.protocols.umq.calling import Calling
 from polywire.protocols.umq.codes import FatalCode
@@ -184,8 +184,8 @@ class Requests:
         """UMQ-142: who the peer is to the hub."""
         who = self._client.identity
         found: dict[str, object] = {
-            "user": who.name,
-            "groups": sorted(who.groups),
+            "user": writable(who.name),
+            "groups": sorted([writable(group) for group in who.groups]),
             "how": who.how,
             "connection": self._client.number,
             "address": self._client.address,

@@ -106,7 +106,7 @@ class Serving(Provider):
         body = Body(message.body, message.content_type or None)
         try:
             payload = prepare(write_request(ServedRequest(call.method, body), message.attachments))
-        except (LocalProtocolError, UnicodeEncodeError):
+        except (LocalProtocolError, ValueError):
             return None
         callback = f"{write(self._callbacks[call.service])}:".encode()
         return Prepared(payload.announced, len(callback) + payload.length, callback + payload.rest)

@@ -172,7 +172,7 @@ class UmqSession:
 
     def _hello(self, frame: Hello) -> None:
         """UMQ-141: the payload says who the peer is."""
-        if self._draining:
+        if self._hub.draining:
             self._fatal(FatalCode.SHUTTING_DOWN)
             return
         try:

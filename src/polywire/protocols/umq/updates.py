@@ -97,7 +97,7 @@ def _envelope(message: Message) -> Prepared | None:
     try:
         payload = write_envelope(channel, body, _headers(message), message.time // NANOSECONDS, message.attachments)
         return prepare(payload)
-    except (LocalProtocolError, UnicodeEncodeError):
+    except (LocalProtocolError, ValueError):  # a lone surrogate, or a number too long to write
         return None
 
 
