@@ -166,3 +166,17 @@ def test_drops_are_counted_by_channel_up_to_a_bound() -> None:
     assert link.outbox.dropped == 2 * (CHANNELS_COUNTED + 5)
     assert link.outbox.dropped_by_channel["c0"] == 2
     assert link.outbox.dropped_by_channel[""] == 10
+
+
+def test_a_message_in_two_pieces_goes_in_whole_or_not_at_all() -> None:
+    loop = Loop()
+    link = FakeLink(loop)
+    assert link.outbox.offer_pair(b"head", b"body")
+    loop.turn()
+    assert link.writes == [b"headbody"]
+    link = slow(loop)
+    held = link.outbox.size()
+    assert not link.outbox.offer_pair(b"h", b"b")
+    assert link.outbox.size() == held
+    link.outbox.close()
+    assert not link.outbox.offer_pair(b"h", b"b")

@@ -120,3 +120,19 @@ def test_no_message_is_lost_doubled_or_overtaken_in_the_queue(steps: list[str], 
             assert queue.waiting() == 0
     waiting = [delivery.number for delivery in queue._waiting]
     assert waiting == sorted(waiting)
+
+
+class Eager(Worker):
+    """A consumer that acknowledges what it takes at once."""
+
+    def take(self, delivery: Delivery) -> None:
+        super().take(delivery)
+        assert delivery.ack()
+
+
+def test_a_consumer_may_acknowledge_while_it_takes_however_long_the_queue_is() -> None:
+    queue, worker = Queue("q"), Eager()
+    fill(queue, *[b"%d" % n for n in range(20_000)])
+    queue.attach(worker)
+    assert worker.bodies() == [b"%d" % n for n in range(20_000)]
+    assert len(queue) == 0

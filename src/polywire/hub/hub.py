@@ -60,8 +60,12 @@ class Hub:
 
     def client(self, protocol: int, outbox: Outbox, address: str = "", *, local: bool = True) -> Client:
         """A new client, not yet part of the hub: it joins when its protocol's handshake is done."""
+        return Client(self.next_number(), protocol, outbox, self.counters[protocol], address, local=local)
+
+    def next_number(self) -> int:
+        """A number no client and no group of subscriptions has had: for a client that wants several groups."""
         self._last_number += 1
-        return Client(self._last_number, protocol, outbox, self.counters[protocol], address, local=local)
+        return self._last_number
 
     def join(self, client: Client) -> None:
         """The client's handshake is done: it counts from now on."""

@@ -124,6 +124,17 @@ class Outbox:
         self._append(data, length)
         return True
 
+    def offer_pair(self, first: bytes, second: bytes) -> bool:
+        """Add one message of a topic in two pieces, both or neither; the second may be shared with other outboxes."""
+        length: i64 = i64(len(first)) + i64(len(second))
+        if self._size + length > self._cap and self._size > 0 and not self._admit():
+            return False
+        if self._closed:
+            return False
+        self._append(first, len(first))
+        self._append(second, len(second))
+        return True
+
     def put(self, data: bytes | memoryview) -> None:
         """Add what must not be dropped: a reply, an acknowledgement, a queue's message.
 

@@ -63,6 +63,7 @@ class Queue:
         self._handed_out: Final[dict[int, Delivery]] = {}
         self._consumers: list[Consumer] = []
         self._turn = 0
+        self._dispatching = False
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._handed_out)
@@ -126,6 +127,22 @@ class Queue:
 
     def dispatch(self) -> None:
         """Hand out as much as the consumers have room for."""
+        if self._dispatching:
+            # A consumer that acknowledges while it takes: the loop below goes on, instead of one inside the other.
+            return
+        self._dispatching = True
+        try:
+            self._hand_out()
+        finally:
+            self._dispatching = False
+
+    def contents(self) -> list[Message]:
+        """All messages in order, those handed out included."""
+        deliveries = [*self._handed_out.values(), *self._waiting]
+        deliveries.sort(key=_number)
+        return [delivery.message for delivery in deliveries]
+
+    def _hand_out(self) -> None:
         waiting = self._waiting
         while waiting and self._consumers:
             consumer = self._next_with_room()
@@ -137,12 +154,6 @@ class Queue:
             consumer.pending[delivery.number] = delivery
             self._handed_out[delivery.number] = delivery
             consumer.take(delivery)
-
-    def contents(self) -> list[Message]:
-        """All messages in order, those handed out included."""
-        deliveries = [*self._handed_out.values(), *self._waiting]
-        deliveries.sort(key=_number)
-        return [delivery.message for delivery in deliveries]
 
     def _unordered(self) -> int:
         """How many messages at the front have been handed out before."""

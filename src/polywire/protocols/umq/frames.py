@@ -253,6 +253,11 @@ class Decoder:
             return [self._text(message)]
         return [self._binary(message)]
 
+    def allow(self, *, max_text: int, max_binary: int) -> None:
+        """Hold later messages to other limits: a peer that has proven who it is may send larger ones."""
+        self._max_text = max_text
+        self._max_binary = max_binary
+
     def pending(self) -> int:
         """How many octets of unfinished messages are held: none, messages come whole."""
         return 0

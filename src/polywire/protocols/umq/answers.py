@@ -1,0 +1,99 @@
+"""What is sent to a peer that must not be dropped: the answers to its requests, and the ends of its topics."""
+
+from typing import Final, final
+
+from polywire.hub.message import Message
+from polywire.hub.outbox import Outbox
+from polywire.hub.services import CallError
+from polywire.protocols.frame import Frame
+from polywire.protocols.umq.base36 import write
+from polywire.protocols.umq.calls import IncomingCalls
+from polywire.protocols.umq.codes import FatalCode, error_text
+from polywire.protocols.umq.frames import Call, CallException, Result, encode
+from polywire.protocols.umq.updates import bare
+from polywire.protocols.websocket import text
+
+# UMQ-147: how the failures of a call that the hub itself finds are told. Other codes are the service's own words.
+CODES: Final = {
+    400: FatalCode.BAD_REQUEST,
+    401: FatalCode.FORBIDDEN,
+    403: FatalCode.FORBIDDEN,
+    404: FatalCode.NO_ROUTE,
+    408: FatalCode.UNAVAILABLE,
+    413: FatalCode.LIMIT_EXCEEDED,
+    429: FatalCode.UNAVAILABLE,
+    501: FatalCode.NO_ROUTE,
+    502: FatalCode.BAD_REQUEST,
+    503: FatalCode.UNAVAILABLE,
+    504: FatalCode.UNAVAILABLE,
+}
+
+
+def call_error_text(error: CallError) -> str:
+    """The payload of the ``E`` for a call that has failed."""
+    if error.tag == "no-service":
+        return error_text(FatalCode.NO_RPC_SERVER)
+    if error.tag == "draining":
+        return error_text(FatalCode.SHUTTING_DOWN)
+    code = CODES.get(error.code)
+    if code is None:
+        return error.text or f"{error.code} {error.tag}"
+    return error_text(code, error.text)
+
+
+@final
+class Answers:
+    """The peer's requests that are due, and the way to answer them. Nothing is written once ``closed`` (UMQ-25)."""
+
+    def __init__(self, outbox: Outbox, protocol: int, *, limit: int) -> None:
+        self.due: Final = IncomingCalls(limit=limit)
+        self.closed = False
+        self._outbox: Final = outbox
+        self._protocol: Final = protocol
+
+    def begin(self, frame: Call) -> bool:
+        """Note a request. False where there are too many, which has been answered. Raises for an id in flight."""
+        refused = self.due.begin(frame)
+        if refused is None:
+            return True
+        self.send(refused)
+        return False
+
+    def send(self, frame: Frame) -> None:
+        """Write a message without attachments."""
+        if not self.closed:
+            message = encode(frame)
+            self._outbox.put(text(message.encode() if isinstance(message, str) else message))
+
+    def result(self, call_id: int, payload: str = "null") -> None:
+        """Answer a request with JSON, which is ``null`` where there is nothing to say."""
+        answer = Result(call_id, payload)
+        if call_id in self.due:
+            self.due.finish(answer)
+            self.send(answer)
+
+    def body(self, call_id: int, message: Message) -> None:
+        """Answer a request with a bare body (UMQ-110)."""
+        if call_id not in self.due:
+            return
+        self.due.finish(Result(call_id, ""))
+        if not self.closed:
+            reply = bare(message, self._protocol)
+            self._outbox.put(reply.head(f"R{write(call_id)}:".encode()))
+            self._outbox.put(reply.rest)
+
+    def error(self, call_id: int, payload: str) -> None:
+        """Answer a request that failed."""
+        if call_id in self.due:
+            answer = CallException(call_id, payload if payload.isascii() else writable(payload))
+            self.due.finish(answer)
+            self.send(answer)
+
+    def refuse(self, call_id: int, code: FatalCode, detail: str = "") -> None:
+        """Answer a request with one of UMQ's own errors."""
+        self.error(call_id, error_text(code, detail))
+
+
+def writable(payload: str) -> str:
+    """The text without what UTF-8 can't write; words of other protocols may come from anywhere."""
+    return payload.encode(errors="replace").decode()

@@ -1,0 +1,64 @@
+"""The topic ids a peer has open at the hub: subscriptions and queues. Streams have theirs among the same ids."""
+
+from typing import Final, final
+
+from polywire.hub.client import Client
+from polywire.hub.hub import QUEUE_PREFIX, Hub
+from polywire.protocols.umq.answers import Answers
+from polywire.protocols.umq.topics import Publications
+from polywire.protocols.umq.updates import TopicWriter, UmqConsumer, UmqSubscription
+
+
+@final
+class OpenTopics:
+    """What one peer listens to, by topic id. ``ids`` holds all of them, at most ``limit``."""
+
+    def __init__(self, hub: Hub, client: Client, answers: Answers, *, limit: int) -> None:
+        self.ids: Final = Publications(limit=limit)
+        self._hub: Final = hub
+        self._client: Final = client
+        self._answers: Final = answers
+        self._consumers: Final[dict[int, UmqConsumer]] = {}
+
+    def subscribe(self, topic_id: int, pattern: str, *, envelope: bool) -> None:
+        """Send what is published to the pattern from now on, after the retained messages. The id is open already."""
+        client = self._client
+        writer = TopicWriter(client, topic_id, envelope=envelope)
+        subscription = UmqSubscription(pattern, client, self._hub.next_number(), writer)
+        for message in self._hub.subscribe(client, topic_id, subscription):
+            subscription.deliver(message)
+
+    def consume(self, topic_id: int, channel: str, *, envelope: bool) -> None:
+        """Send what the queue holds and will hold. The id is open already."""
+        queue = self._hub.queue(channel[len(QUEUE_PREFIX) :])
+        writer = TopicWriter(self._client, topic_id, envelope=envelope)
+        consumer = UmqConsumer(queue, self._client.outbox, writer)
+        self._consumers[topic_id] = consumer
+        queue.attach(consumer)
+
+    def end(self, topic_id: int) -> bool:
+        """End a topic with its ``D``. False where the id is not open."""
+        closing = self.ids.close(topic_id)
+        if closing is None:
+            return False
+        self._stop(topic_id)
+        self._answers.send(closing)
+        return True
+
+    def room(self) -> None:
+        """The peer has caught up: queues may hand out more."""
+        for consumer in list(self._consumers.values()):
+            consumer.queue.dispatch()
+
+    def gone(self) -> None:
+        """The peer listens to nothing any more."""
+        for topic_id in [*self._consumers, *self._client.subscriptions]:
+            self._stop(topic_id)
+
+    def _stop(self, topic_id: object) -> None:
+        if isinstance(topic_id, int):
+            consumer = self._consumers.pop(topic_id, None)
+            if consumer is not None:
+                self._hub.stop_consuming(consumer.queue, consumer)
+                return
+        self._hub.unsubscribe(self._client, topic_id)

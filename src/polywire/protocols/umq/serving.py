@@ -1,0 +1,121 @@
+"""The services a peer offers: requests go to it as ``B``, its ``R`` or ``E`` is the reply."""
+
+from typing import Final, final
+
+from polywire.hub.client import Client
+from polywire.hub.message import Message
+from polywire.hub.services import Call, CallError, Provider, Services
+from polywire.protocols.umq.answers import Answers
+from polywire.protocols.umq.base36 import write
+from polywire.protocols.umq.bodies import Body
+from polywire.protocols.umq.calls import OutgoingCalls
+from polywire.protocols.umq.codes import FatalCode
+from polywire.protocols.umq.envelopes import ServedRequest, write_request
+from polywire.protocols.umq.errors import LocalProtocolError, MethodError
+from polywire.protocols.umq.frames import CallException, Result
+from polywire.protocols.umq.methods import Serve, Unserve, shown
+from polywire.protocols.umq.updates import Prepared, prepare
+
+RETRY: Final = 1000
+"""UMQ-148: after how many milliseconds a caller may try again where the provider did not keep up."""
+
+
+@final
+class Serving(Provider):
+    """One peer as a provider. At most ``limit`` services, and ``in_flight`` requests it has not answered."""
+
+    def __init__(self, services: Services, client: Client, answers: Answers, *, limit: int, in_flight: int) -> None:
+        self._services: Final = services
+        self._client: Final = client
+        self._answers: Final = answers
+        self._limit: Final = limit
+        self._callbacks: Final[dict[str, int]] = {}
+        self._asked: Final[OutgoingCalls[Call]] = OutgoingCalls(limit=in_flight)
+        self._ids: Final[dict[Call, int]] = {}
+
+    def __len__(self) -> int:
+        """How many requests the peer has not answered."""
+        return len(self._ids)
+
+    def serve(self, method: Serve) -> None:
+        """Offer a service. Raises ``MethodError`` where the peer does already, or offers too many."""
+        if method.service in self._callbacks:
+            raise MethodError(f"service {shown(method.service)} is served already", rule="UMQ-116")
+        if len(self._callbacks) >= self._limit:
+            reason = f"{self._limit} services are served"
+            raise MethodError(reason, rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
+        self._callbacks[method.service] = method.callback_id
+        self._services.serve(method.service, self)
+
+    def unserve(self, method: Unserve) -> None:
+        """Offer it no more; requests that are with the peer may still be answered."""
+        if self._callbacks.pop(method.service, None) is None:
+            raise MethodError(f"service {shown(method.service)} is not served", rule="UMQ-117")
+        self._services.unserve(method.service, self)
+
+    def request(self, call: Call, message: Message, *, last: bool) -> None:
+        """Send a request to the peer's callback. What can't be sent has failed at once."""
+        if not last:
+            self._services.fail(call, CallError(501, "no-streams", "a service over UMQ takes one request"))
+            return
+        request = self._prepared(call, message)
+        if request is None:
+            self._services.fail(call, CallError(400, "bad-request", "the request can't be written as JSON"))
+            return
+        try:
+            number = self._asked.start(call)
+        except LocalProtocolError:
+            self._fail_overloaded(call)
+            return
+        self._ids[call] = number
+        start = f"B{write(number)}:".encode()
+        if not self._client.outbox.offer(request.head(start) + request.rest):
+            self._forget(call)
+            self._fail_overloaded(call)
+
+    def cancel(self, call: Call, error: CallError) -> None:  # noqa: ARG002 - UMQ has no words for why
+        """The caller waits no more: the peer's answer will be ignored (UMQ-149)."""
+        self._forget(call)
+
+    def answered(self, frame: Result | CallException) -> Call | None:
+        """The call the peer has answered. None, which is counted, where nobody waits for it (UMQ-100)."""
+        call = self._asked.answered(frame)
+        if call is None:
+            self._client.counters.fault("UMQ-100")
+            return None
+        del self._ids[call]
+        return call
+
+    def reply(self, call: Call, body: bytes, attachments: tuple[bytes, ...], now: int) -> None:
+        """Hand the peer's reply to the caller."""
+        message = Message(call.service, body, attachments=attachments, time=now, origin=self._client.number)
+        self._services.reply(call, message)
+
+    def fail(self, call: Call, error: CallError) -> None:
+        """Hand the peer's failure to the caller."""
+        self._services.fail(call, error)
+
+    def gone(self) -> None:
+        """The peer offers nothing any more, and will answer nothing."""
+        self._callbacks.clear()
+        self._asked.drain()
+        self._ids.clear()
+        self._services.provider_gone(self)
+
+    def _prepared(self, call: Call, message: Message) -> Prepared | None:
+        body = Body(message.body, message.content_type or None)
+        try:
+            payload = prepare(write_request(ServedRequest(call.method, body), message.attachments))
+        except (LocalProtocolError, ValueError):
+            return None
+        callback = f"{write(self._callbacks[call.service])}:".encode()
+        return Prepared(payload.announced, len(callback) + payload.length, callback + payload.rest)
+
+    def _forget(self, call: Call) -> None:
+        number = self._ids.pop(call, None)
+        if number is not None:
+            self._asked.abandon(number)
+
+    def _fail_overloaded(self, call: Call) -> None:
+        error = CallError(429, "overloaded", f"the provider of {call.service!r} does not keep up", RETRY)
+        self._services.fail(call, error)

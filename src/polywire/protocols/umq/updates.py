@@ -1,0 +1,213 @@
+"""Updates towards a peer: how a message becomes the ``T`` of a topic id, for topics, queues and streams.
+
+What is behind the topic id is the same for every subscriber. It is made once per message and form, and left in the
+message; the octets before it are kept per topic id, as long as the sizes of its updates don't change.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, cast, final
+
+from mypy_extensions import i64, mypyc_attr
+
+from polywire.hub.channels import to_stars
+from polywire.hub.client import Client
+from polywire.hub.message import Date, Message
+from polywire.hub.outbox import Outbox
+from polywire.hub.queues import Consumer, Delivery, Queue
+from polywire.hub.routes import COPY_BELOW, Subscription
+from polywire.protocols.umq.base36 import write
+from polywire.protocols.umq.bodies import Body, Payload, write_bare_body
+from polywire.protocols.umq.envelopes import write_envelope
+from polywire.protocols.umq.errors import LocalProtocolError
+from polywire.protocols.umq.json_objects import Header
+from polywire.protocols.websocket import TEXT, binary, header
+
+SLOW_READER: Final = "slow-reader"
+UNENCODABLE: Final = "unencodable"
+
+BARE: Final = 8
+ENVELOPED: Final = 9
+FORMS: Final = 16
+"""Where the forms of a message are kept in it: at 16 times the protocol's number, and the form's."""
+
+SHORT: Final = 256
+"""Bodies below this are looked at again for every subscriber: that is quicker than to remember what was seen."""
+
+NANOSECONDS: Final = 1_000_000
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Prepared:
+    """A message but for the command and the id: ``A<count>:`` where it has attachments, then what follows the ``:``.
+
+    ``rest`` begins with the ``length`` octets of the payload; the frames of the attachments are behind them.
+    """
+
+    def __init__(self, announced: bytes, length: int, rest: bytes) -> None:
+        self.announced: Final = announced
+        self.length: Final = length
+        self.rest: Final = rest
+
+    def head(self, start: bytes) -> bytes:
+        """What comes before ``rest``; ``start`` is the command, the id and the ``:``."""
+        announced = self.announced + start
+        return header(TEXT, len(announced) + self.length) + announced
+
+
+def prepare(payload: Payload) -> Prepared:
+    """A payload and its attachments, ready to be sent under any command and id."""
+    octets = payload.text.encode()
+    return attach(octets, payload.attachments)
+
+
+def attach(payload: bytes, attachments: tuple[bytes, ...]) -> Prepared:
+    """As ``prepare``, of a payload in UTF-8."""
+    if not attachments:
+        return Prepared(b"", len(payload), payload)
+    announced = f"A{write(len(attachments))}:".encode()
+    return Prepared(announced, len(payload), b"".join([payload, *[binary(each) for each in attachments]]))
+
+
+def bare(message: Message, protocol: int) -> Prepared:
+    """The message as its bare body (UMQ-122)."""
+    key = protocol * FORMS + BARE
+    found = message.encoded.get(key)
+    if found is None:
+        if not message.attachments and is_text(message.body):
+            found = Prepared(b"", len(message.body), message.body)
+        else:
+            found = prepare(write_bare_body(message.body, message.attachments))
+        message.encoded[key] = found
+    return cast("Prepared", found)
+
+
+def enveloped(message: Message, protocol: int) -> Prepared | None:
+    """The message in its envelope (UMQ-128), or None where JSON can't carry it."""
+    key = protocol * FORMS + ENVELOPED
+    if key not in message.encoded:
+        message.encoded[key] = _envelope(message)
+    return cast("Prepared | None", message.encoded[key])
+
+
+def _envelope(message: Message) -> Prepared | None:
+    body = Body(message.body, message.content_type or None)
+    channel = to_stars(message.channel)
+    try:
+        payload = write_envelope(channel, body, _headers(message), message.time // NANOSECONDS, message.attachments)
+        return prepare(payload)
+    except (LocalProtocolError, ValueError):  # a lone surrogate, or a number too long to write
+        return None
+
+
+def _headers(message: Message) -> Mapping[str, Header | datetime]:
+    """The headers as an envelope has them; a date beyond the calendar is left behind."""
+    found: dict[str, Header | datetime] = {}
+    for name, value in message.headers:
+        if isinstance(value, Date):
+            try:
+                found[name] = datetime.fromtimestamp(value.seconds, UTC)
+            except (ValueError, OverflowError, OSError):
+                continue
+        else:
+            found[name] = value
+    return found
+
+
+def is_text(body: bytes) -> bool:
+    """Whether a body is UTF-8."""
+    if body.isascii():
+        return True
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@final
+class TopicWriter:
+    """Writes updates of one topic id into its client's outbox."""
+
+    def __init__(self, client: Client, topic_id: int, *, envelope: bool = False) -> None:
+        self._outbox: Final[Outbox] = client.outbox
+        self._client: Final = client
+        self._protocol: Final = client.protocol
+        self._start: Final = f"T{write(topic_id)}:".encode()
+        self._envelope: Final = envelope
+        self._length: i64 = -1
+        self._head = b""
+
+    def offer(self, message: Message) -> bool:
+        """Write an update, unless the reader is too slow. False where it went nowhere, which is counted."""
+        body = message.body
+        length: i64 = len(body)
+        if length < SHORT and not self._envelope and not message.attachments and body.isascii():
+            if length != self._length:
+                self._head = header(TEXT, len(self._start) + length) + self._start
+                self._length = length
+            if self._outbox.offer(self._head + body):
+                self._client.counters.messages_out += 1
+                return True
+        else:
+            update = self._prepared(message)
+            if update is None:
+                self._client.counters.drop(UNENCODABLE)
+                return False
+            if len(update.rest) < COPY_BELOW:
+                taken = self._outbox.offer(update.head(self._start) + update.rest)
+            else:
+                taken = self._outbox.offer_pair(update.head(self._start), update.rest)
+            if taken:
+                self._client.counters.messages_out += 1
+                return True
+        self._client.counters.drop(SLOW_READER)
+        self._outbox.count_dropped(message.channel, 1)
+        return False
+
+    def put(self, message: Message) -> None:
+        """Write an update that must not be dropped."""
+        update = self._prepared(message)
+        if update is None:
+            self._client.counters.drop(UNENCODABLE)
+            return
+        self._outbox.put(update.head(self._start))
+        self._outbox.put(update.rest)
+        self._client.counters.messages_out += 1
+
+    def _prepared(self, message: Message) -> Prepared | None:
+        return enveloped(message, self._protocol) if self._envelope else bare(message, self._protocol)
+
+
+@final
+class UmqSubscription(Subscription):
+    """A topic id that stands for the channels of a pattern. UMQ-132: a group of its own, so each id gets its update."""
+
+    def __init__(self, pattern: str, client: Client, group: int, writer: TopicWriter) -> None:
+        super().__init__(pattern, client.outbox, group)
+        self._writer: Final = writer
+
+    def deliver(self, message: Message) -> None:
+        """Write the message as an update."""
+        self._writer.offer(message)
+
+
+@final
+class UmqConsumer(Consumer):
+    """A topic id that takes from a queue. Updates have no acknowledgements: what was written is taken (UMQ-150)."""
+
+    def __init__(self, queue: Queue, outbox: Outbox, writer: TopicWriter) -> None:
+        super().__init__()
+        self.queue: Final = queue
+        self._outbox: Final = outbox
+        self._writer: Final = writer
+
+    def room(self) -> bool:
+        """Whether the peer keeps up."""
+        return not self._outbox.full()
+
+    def take(self, delivery: Delivery) -> None:
+        """Write the message and call it done."""
+        self._writer.put(delivery.message)
+        delivery.ack()
