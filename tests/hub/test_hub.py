@@ -196,3 +196,11 @@ def test_presence_is_told_when_clients_come_and_go(site: Site) -> None:
     site.hub.leave(client)
     assert told == [1, 2, 1]
     assert site.hub.counters[0].connected == 1
+
+
+def test_a_group_is_no_clients_number() -> None:
+    loop = Loop()
+    hub = Hub(loop.soon.append, Clock().later, Clock().nanoseconds, ["a"])
+    numbers = [hub.client(0, FakeLink(loop).outbox).number, hub.group(), hub.group()]
+    numbers.append(hub.client(0, FakeLink(loop).outbox).number)
+    assert len(set(numbers)) == 4

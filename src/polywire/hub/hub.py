@@ -62,6 +62,11 @@ class Hub:
         self._last_number += 1
         return Client(self._last_number, protocol, outbox, self.counters[protocol], address, local=local)
 
+    def group(self) -> int:
+        """A number no client and no other group has: for a subscription that gets what its client's others get too."""
+        self._last_number += 1
+        return self._last_number
+
     def join(self, client: Client) -> None:
         """The client's handshake is done: it counts from now on."""
         client.joined = True

@@ -119,6 +119,17 @@ class Outbox:
         self._append(data, length)
         return True
 
+    def offer_both(self, head: bytes, data: bytes | memoryview) -> bool:
+        """Add a message of a topic in two parts, of which the second is shared with other outboxes: both or none."""
+        length: i64 = i64(len(head)) + i64(len(data))
+        if self._size + length > self._cap and self._size > 0 and not self._admit():
+            return False
+        if self._closed:
+            return False
+        self._append(head, len(head))
+        self._append(data, len(data))
+        return True
+
     def put(self, data: bytes | memoryview) -> None:
         """Add what must not be dropped: a reply, an acknowledgement, a queue's message.
 
