@@ -120,7 +120,8 @@ def test_a_second_connect_is_answered_with_409_and_the_session_lives_on() -> Non
 def test_a_broken_frame_is_answered_counted_and_survived() -> None:
     client = Speaker(Site())
     assert error(client.ask("msg-id::1", "destination=a")) == ("400", "1")
-    assert client.wire.client.counters.faults == {"SABC-87": 1}
+    assert error(client.ask("msg-id::1", "destination::a", "content-encoding::base64", body="?")) == ("400", "1")
+    assert client.wire.client.counters.faults == {"SABC-87": 1, "SABC-125": 1}
     assert is_ok(client.ask("msg-id::2", "destination::a"), "2")
 
 
@@ -244,6 +245,7 @@ def test_a_hub_that_goes_down_refuses_new_work_and_finishes_the_old() -> None:
     provider.ask(f"ref-msg-id::{request.msg_id}", body="done")
     assert [frame.body for frame in client.messages()] == [b"done"]
     assert not client.sabc.busy()
+    client.sabc.goodbye()
     client.sabc.goodbye()
     assert client.got() == [Disconnecting(client.session)]
     assert client.wire.closed

@@ -19,7 +19,7 @@ def connected(site: Site, **limits: int) -> tuple[Speaker, str]:
     return client, session
 
 
-@pytest.mark.rule("SABC-72", "SABC-73")
+@pytest.mark.rule("SABC-73")
 @pytest.mark.parametrize("binary", [True, False])
 def test_frames_come_and_go_as_messages(binary: bool) -> None:
     client, session = connected(Site())

@@ -4,6 +4,7 @@ import pytest
 
 from polywire.hub.channels import ANY
 from polywire.hub.message import Date, Message
+from polywire.protocols.sabc.translation import MAX_DESTINATIONS, _destinations
 from tests.protocols.sabc.clients import Speaker, value
 from tests.sessions import Site
 
@@ -25,11 +26,25 @@ def test_text_numbers_and_dates_travel_as_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "header", [("a", "b::c"), ("a", "b\r\nc"), ("msg-id", "9"), ("destination", "x"), ("", "x"), ("d", Date(1e300))]
+    "header",
+    [
+        ("a", "b::c"),
+        ("a", "b\r\nc"),
+        ("msg-id", "9"),
+        ("destination", "x"),
+        ("", "x"),
+        ("d", Date(1e300)),
+        ("d", Date(float("inf"))),
+    ],
 )
 def test_a_header_that_can_not_be_written_is_left_behind(header: tuple[str, str]) -> None:
     [found] = pushed(Message("a", b"x", "text\n", (header, ("k", "v")))).messages()
     assert [key for key, _ in found.headers] == ["subscription", "destination", "k"]
+
+
+def test_a_time_that_never_comes_is_left_behind() -> None:
+    [found] = pushed(Message("a", b"x", headers=(("d", Date(float("inf"))),))).messages()
+    assert value(found, "d") is None
 
 
 def test_a_name_that_can_not_be_written_is_left_behind() -> None:
@@ -42,6 +57,17 @@ def test_a_name_that_can_not_be_written_is_left_behind() -> None:
 def test_a_publication_to_a_pattern_names_it_with_stars() -> None:
     [found] = pushed(Message(f"a/{ANY}", b"x")).messages()
     assert value(found, "destination") == "a/*"
+
+
+def test_destinations_are_kept_within_bounds() -> None:
+    site = Site()
+    client = Speaker(site)
+    client.ask("msg-id::s", "op::subscribe", "destination::**")
+    for number in range(MAX_DESTINATIONS + 10):
+        site.hub.publish(Message(f"bounds/{number}", b"x"), client.wire.client)
+    site.hub.publish(Message("long" * 100, b"x"), client.wire.client)
+    assert len(_destinations) <= MAX_DESTINATIONS
+    assert value(client.messages()[-1], "destination") == "long" * 100
 
 
 @pytest.mark.rule("SABC-82")

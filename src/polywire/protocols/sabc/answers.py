@@ -1,12 +1,14 @@
 """The hub's answers to an sABC client's messages: OK once a message is safe, or ERROR at once."""
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final, final
 
 from polywire.hub.hub import Hub
 from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.line import Line
+
+KEPT: Final = 256
+"""How many answers that were written may stay in front of those that are due."""
 
 
 @final
@@ -17,10 +19,11 @@ class Answers:
         self._hub: Final = hub
         self._line: Final = line
         self._written: Final = written
-        self._due: Final[deque[bytes]] = deque()
+        self._due: Final[list[bytes]] = []
+        self._first = 0  # those before it have been written; most often all have, and an empty list is small
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self._due) - self._first
 
     def accept(self, whole: Whole) -> None:
         """Answer OK as soon as what was accepted is safe (SABC-54), unless the client wants no answer."""
@@ -37,8 +40,17 @@ class Answers:
     def clear(self) -> None:
         """Nobody is there to be answered any more."""
         self._due.clear()
+        self._first = 0
 
     def _safe(self) -> None:
-        if self._due:
-            self._line.write(self._due.popleft())
-            self._written()
+        if not self._due:
+            return
+        octets = self._due[self._first]
+        self._first += 1
+        if self._first == len(self._due):
+            self.clear()
+        elif self._first >= KEPT:
+            del self._due[: self._first]
+            self._first = 0
+        self._line.write(octets)
+        self._written()

@@ -5,6 +5,7 @@ Frames that are written most are put together from prepared parts; all others go
 
 from typing import Final, final
 
+from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from polywire.hub.client import Client
@@ -22,6 +23,10 @@ from polywire.protocols.sabc.translation import apart, content, shared
 OK: Final = b"\r\n\r\nOK\r\n\r\n\0"
 OK_TRUNCATED: Final = b"\r\ntruncated::yes\r\n\r\nOK\r\n\r\n\0"  # SABC-105
 SLOW_READER: Final = "slow-reader"
+FORMS: Final = 16
+"""How many forms each protocol may keep with a message; sABC has one."""
+
+_writer: Final = BytesWriter()
 
 
 @final
@@ -33,6 +38,7 @@ class Line:
         self.session_id: Final = session_id
         self.messages: Final = messages
         self.last: i64 = 0
+        self._key: Final = client.protocol * FORMS
         self._message: Final = b"MESSAGE\r\nsession-id::" + session_id.encode()
 
     def next_id(self) -> str:
@@ -78,15 +84,23 @@ class Line:
     def offer(self, prefix: bytes, message: Message) -> None:
         """Push a topic's message, unless the reader is too slow."""
         client = self.client
-        part = shared(message, client.protocol)
-        octets = part.octets if not part.marked else apart(message, self.session_id)
+        octets = self._octets(message)
         self.last += 1
-        head = prefix + str(self.last).encode()
-        if self.messages:
-            head = websocket.header(websocket.TEXT, i64(len(head)) + i64(len(octets))) + head
-        if len(octets) < COPY_BELOW:
-            taken = client.outbox.offer(head + octets)
+        number = str(self.last).encode()
+        length: i64 = i64(len(prefix)) + i64(len(number)) + i64(len(octets))
+        if length < COPY_BELOW:
+            out = _writer
+            out.truncate(0)
+            if self.messages:
+                out.write(websocket.header(websocket.TEXT, length))
+            out.write(prefix)
+            out.write(number)
+            out.write(octets)
+            taken = client.outbox.offer(out.getvalue())
         else:
+            head = prefix + number
+            if self.messages:
+                head = websocket.header(websocket.TEXT, length) + head
             taken = client.outbox.offer_both(head, octets)
         if taken:
             client.counters.messages_out += 1
@@ -96,10 +110,15 @@ class Line:
 
     def push(self, prefix: bytes, msg_id: str, message: Message) -> None:
         """Push a queue's message, which must not be dropped."""
-        part = shared(message, self.client.protocol)
-        octets = part.octets if not part.marked else apart(message, self.session_id)
-        self.write(prefix + msg_id.encode() + octets)
+        self.write(prefix + msg_id.encode() + self._octets(message))
         self.client.counters.messages_out += 1
+
+    def _octets(self, message: Message) -> bytes:
+        """What stands behind the msg-id of a pushed message: shared, but where its body might be taken for frames."""
+        known = message.encoded.get(self._key)
+        if known is None:
+            known = shared(message, self._key)
+        return known if isinstance(known, bytes) else apart(message, self.session_id)
 
     def _single(self, ids: bytes, message: Message) -> None:
         plain = unfit(message.body, self.session_id) is None

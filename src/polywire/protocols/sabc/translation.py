@@ -5,13 +5,15 @@ with the message (``shared``). What sABC can't write (a value with ``::`` or a l
 behind.
 """
 
-from typing import Final, cast, final
+from typing import Final, final
 
+from librt.strings import BytesWriter
 from mypy_extensions import mypyc_attr
 
 from polywire.hub.channels import to_stars
 from polywire.hub.message import Date, Headers, HeaderValue, Message
-from polywire.protocols.sabc.bodies import CR, TERMINATOR, to_base64, unfit
+from polywire.hub.routes import COPY_BELOW
+from polywire.protocols.sabc.bodies import CR, NUL, TERMINATOR, to_base64, unfit
 from polywire.protocols.sabc.headers import (
     BASE64,
     CONTENT_ENCODING,
@@ -29,33 +31,44 @@ OWN: Final = frozenset({OP, DESTINATION, SERVICE, METHOD, SUBSCRIPTION, CONTENT_
 SESSION_MARK: Final = b"\r\nsession-id::"
 EMPTY_LINE: Final = b"\r\n\r\n"
 EMPTY_END: Final = b"\r\n\r\n\0"
-FORMS: Final = 16
-"""How many forms each protocol may keep with a message; sABC has one."""
+MAX_DESTINATIONS: Final = 4096
+LONGEST_KEPT: Final = 256
+"""How many destinations, and of which length, are kept as they stand in a header."""
+
+_destinations: Final[dict[str, bytes]] = {}
+_writer: Final = BytesWriter()
 
 
 @final
 @mypyc_attr(acyclic=True)
-class Shared:
-    """What stands behind the msg-id of a pushed message, from the end of that line to the null portion.
-
-    ``marked``: the body has a line ``session-id::…`` in it, so whether it may stand as it is depends on the session.
-    """
-
-    def __init__(self, octets: bytes, marked: bool) -> None:
-        self.octets: Final = octets
-        self.marked: Final = marked
+class Marked:
+    """In place of shared octets: the body has a line ``session-id::…`` in it, so each session must look for its own."""
 
 
-def shared(message: Message, protocol: int) -> Shared:
-    """The message's octets for all its subscribers, made when the first of them asks."""
-    known = message.encoded.get(protocol * FORMS)
-    if known is not None:
-        return cast("Shared", known)
+MARKED: Final = Marked()
+
+
+def shared(message: Message, key: int) -> object:
+    """What stands behind the msg-id of a pushed message: octets, or ``MARKED``. It is kept with the message."""
     body = message.body
-    plain = unfit(body, None) is None
-    marked = plain and CR in body and SESSION_MARK in body
-    made = Shared(destination_line(message.channel) + content(message, plain=plain), marked)
-    message.encoded[protocol * FORMS] = made
+    made: object
+    if not body.isascii() or NUL in body or CR in body:
+        plain = unfit(body, None) is None
+        if plain and SESSION_MARK in body:
+            made = MARKED
+        else:
+            made = destination_line(message.channel) + content(message, plain=plain)
+    elif message.headers or message.content_type or not body or len(body) >= COPY_BELOW:
+        made = destination_line(message.channel) + content(message, plain=True)
+    else:
+        out = _writer
+        out.truncate(0)
+        out.write(destination_line(message.channel))
+        out.write(EMPTY_LINE)
+        out.write(body)
+        out.write(TERMINATOR)
+        made = out.getvalue()
+    message.encoded[key] = made
     return made
 
 
@@ -66,11 +79,15 @@ def apart(message: Message, session_id: str) -> bytes:
 
 def destination_line(channel: str) -> bytes:
     """The line with the channel's name, or nothing where that can't stand in a header."""
-    if "\0" in channel:
-        channel = to_stars(channel)
-    if "::" in channel or "\r" in channel or "\n" in channel:
-        return b""
-    return b"\r\ndestination::" + channel.encode(errors="replace")
+    line = _destinations.get(channel)
+    if line is None:
+        name = to_stars(channel)
+        line = b"\r\ndestination::" + name.encode() if line_problem(DESTINATION, name) is None else b""
+        if len(channel) <= LONGEST_KEPT:
+            if len(_destinations) >= MAX_DESTINATIONS:
+                _destinations.clear()
+            _destinations[channel] = line
+    return line
 
 
 def content(message: Message, *, plain: bool) -> bytes:
