@@ -209,6 +209,8 @@ def test_what_is_published_on_service_topics_is_told_after_it_was_delivered(site
     client.grants = AccessRules([AccessRule(["subscribe"], ["**"])]).grants(Identity(), "one")
     site.hub.publish(Message("/svc", b"x"), client)
     assert len(told) == 2
+
+
 def test_a_number_is_given_once_to_a_client_or_a_group(site: Site) -> None:
     numbers = [site.client().number, site.hub.next_number(), site.client().number, site.hub.next_number()]
     assert len(set(numbers)) == 4

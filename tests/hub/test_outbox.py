@@ -34,6 +34,20 @@ def test_everything_of_one_turn_is_written_at_once() -> None:
     assert (link.outbox.size(), link.outbox.written) == (0, 3)
 
 
+def test_a_message_in_two_parts_is_taken_whole_or_not_at_all() -> None:
+    loop = Loop()
+    link = FakeLink(loop, cap=10)
+    assert link.outbox.offer_pair(b"head", b"body")
+    loop.turn()
+    assert link.writes == [b"headbody"]
+    late = slow(loop)
+    size = late.outbox.size()
+    assert not late.outbox.offer_pair(b"head", b"body" * 100)
+    assert late.outbox.size() == size
+    late.outbox.close()
+    assert not late.outbox.offer_pair(b"head", b"body")
+
+
 def test_two_outboxes_share_one_turn() -> None:
     loop = Loop()
     one, other = FakeLink(loop), FakeLink(loop)

@@ -124,7 +124,7 @@ class Outbox:
         self._append(data, length)
         return True
 
-    def offer_pair(self, first: bytes, second: bytes) -> bool:
+    def offer_pair(self, first: bytes, second: bytes | memoryview) -> bool:
         """Add one message of a topic in two pieces, both or neither; the second may be shared with other outboxes."""
         length: i64 = i64(len(first)) + i64(len(second))
         if self._size + length > self._cap and self._size > 0 and not self._admit():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from polywire.protocols.frame import Discarded
 from polywire.protocols.sabc import Assembly, Error, Message, Whole, encode
 from polywire.protocols.sabc.bodies import from_base64, to_base64
-from tests.protocols.sabc.wire import SESSION, server, whole
+from tests.protocols.sabc.wire import SESSION, code_of, server, whole
 
 BASE64 = (("content-encoding", "base64"),)
 
@@ -111,3 +111,39 @@ def test_a_message_that_calls_itself_truncated_stays_so() -> None:
     assert made == Whole(SESSION, "1", b"x", headers, truncated=True)
     frames = [Message(SESSION, "1", b"x", (("truncated", "no"),), more=True), Message(SESSION, "1", b"y", headers)]
     assert whole(list(frames)) == [Whole(SESSION, "1", b"xy", headers, truncated=True)]
+
+
+@pytest.mark.rule("SABC-131")
+def test_the_message_with_which_all_unfinished_have_too_much_is_given_up() -> None:
+    decoder, assembly = server(max_message=400), Assembly()
+    pieces = [encode(Message(SESSION, str(number), b"x" * 200, more=True)) for number in range(3)]
+    ends = [encode(Message(SESSION, str(number), b"y")) for number in range(3)]
+    held = 0
+    given_up = []
+    made = []
+    for frame in decoder.feed(b"".join([*pieces, *ends])):
+        if isinstance(frame, Message):
+            made.append(assembly.add(frame))
+        elif code_of(frame) == "429":
+            given_up.append(decoder.given_up())
+            assembly.forget(given_up[-1])
+        held = max(held, assembly.pending())
+    assert given_up == ["m2"]
+    assert [each.body for each in made if isinstance(each, Whole)] == [b"x" * 200 + b"y"] * 2
+    assert held == 400
+    assert len(assembly) == 0
+    # What ended makes room again, and the one that was given up may begin anew.
+    assert decoder.feed(pieces[2] + ends[2]) == [
+        Message(SESSION, "2", b"x" * 200, more=True),
+        Message(SESSION, "2", b"y"),
+    ]
+
+
+def test_limits_can_be_widened_once_a_client_is_known() -> None:
+    decoder = server(max_message=200, max_head=600)
+    octets = encode(Message(SESSION, "1", b"x" * 300, (("long", "y" * 700),)))
+    assert code_of(decoder.feed(octets)[0]) == "429"
+    decoder.allow(max_message=2000, max_head=1000)
+    assert decoder.feed(octets) == [Message(SESSION, "1", b"x" * 300, (("long", "y" * 700),))]
+    with pytest.raises(ValueError, match="at least 512"):
+        decoder.allow(max_message=2000, max_head=10)

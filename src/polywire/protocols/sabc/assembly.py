@@ -87,7 +87,7 @@ class Assembly:
         """The message that ``frame`` completes, or None where more is to come."""
         if not frame.more and not self._unfinished:
             return _whole(frame, frame.body, frame.truncated)
-        key = "r" + (frame.ref_msg_id or "") if frame.msg_id is None else "m" + frame.msg_id
+        key = frame.key()
         pieces = self._unfinished.get(key)
         if pieces is not None:
             pieces.body.write(frame.body)
@@ -99,6 +99,10 @@ class Assembly:
             return _whole(frame, frame.body, frame.truncated)
         del self._unfinished[key]
         return _whole(pieces.first, pieces.body.getvalue(), frame.truncated)
+
+    def forget(self, key: str) -> None:
+        """The decoder has given this message up (SABC-131)."""
+        self._unfinished.pop(key, None)
 
 
 def _whole(first: Message, body: bytes, truncated: bool) -> Whole | Discarded:

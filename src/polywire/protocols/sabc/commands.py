@@ -102,6 +102,12 @@ class Message(Frame):
         """Whether it has the null portion, and so ends its message."""
         return not self.more
 
+    def key(self) -> str:
+        """What joins the frames of one message: its msg-id, or its ref-msg-id, which is another name (SABC-69)."""
+        if self.msg_id is not None:
+            return "m" + self.msg_id
+        return "r" + (self.ref_msg_id or "")
+
     @property
     def truncated(self) -> bool:
         """SABC-103: whether the message was cut at the size limit."""

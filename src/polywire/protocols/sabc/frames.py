@@ -113,6 +113,14 @@ class Decoder:
     def session_id(self, session_id: str) -> None:
         self._intake.name_session(session_id)
 
+    def allow(self, *, max_message: int, max_head: int) -> None:
+        """From the next frame on these limits hold: those before a login are narrower than those behind it."""
+        self._intake.allow(max_message, max_head)
+
+    def given_up(self) -> str:
+        """The key of the message the next ``Discarded`` of SABC-131 is about, of those the last ``feed`` returned."""
+        return self._intake.given_up.pop(0)
+
     def pending(self) -> int:
         """How many octets of an unfinished frame are held."""
         body = self._body
@@ -126,6 +134,8 @@ class Decoder:
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that ``data`` completes, in order; what broke a rule is ``Discarded``."""
         self._check()
+        if self._intake.given_up:
+            self._intake.given_up = []
         frames: list[Frame] = []
         tail = self._tail
         if tail:
@@ -447,6 +457,14 @@ class MessageDecoder:
     def session_id(self, session_id: str) -> None:
         self._intake.name_session(session_id)
 
+    def allow(self, *, max_message: int, max_head: int) -> None:
+        """From the next frame on these limits hold: those before a login are narrower than those behind it."""
+        self._intake.allow(max_message, max_head)
+
+    def given_up(self) -> str:
+        """The key of the message the next ``Discarded`` of SABC-131 is about, of those the last ``feed`` returned."""
+        return self._intake.given_up.pop(0)
+
     def pending(self) -> int:
         """Nothing is ever held: a message is a whole frame."""
         return 0
@@ -460,6 +478,8 @@ class MessageDecoder:
         error = self._failed
         if error is not None:
             raise RemoteProtocolError(error.reason, rule=error.rule, position=error.position, reply=error.reply)
+        if self._intake.given_up:
+            self._intake.given_up = []
         raw = data if isinstance(data, bytes) else data.encode(errors="surrogatepass")
         try:
             return self._read(raw)

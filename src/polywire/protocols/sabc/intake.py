@@ -66,6 +66,7 @@ class Intake:
         self.max_head: i64 = max_head
         self.max_headers: i64 = max_headers
         self.unfinished: Final = Unfinished(max_message, max_unfinished, max_dropped)
+        self.given_up: list[str] = []
         self.session_id: str | None = None
         self.opened = False
         self.own = ""
@@ -74,6 +75,14 @@ class Intake:
         self.boundaries: tuple[bytes, ...] = ()
         if session_id is not None:
             self.name_session(session_id)
+
+    def allow(self, max_message: int, max_head: int) -> None:
+        """From the next frame on these are the limits."""
+        if max_head < LEAST_HEAD:
+            raise ValueError(f"max_head is {max_head}, it must be at least {LEAST_HEAD}")
+        self.max_message = max_message
+        self.max_head = max_head
+        self.unfinished.max_message = max_message
 
     def name_session(self, session_id: str) -> None:
         """From here on this is the session's id."""
@@ -144,6 +153,10 @@ class Intake:
         if not head.more:
             raise Refused(MALFORMED, "SABC-106", "the frame has neither a null portion nor msg-more::yes")
         key = head.key()
+        if self.unfinished.too_much(size):
+            self._drop(key, position)
+            self.given_up.append(key)
+            raise Refused(LIMIT, "SABC-131", f"all unfinished messages have more than {2 * self.max_message} octets")
         if not self.unfinished.grow(key, size):
             self._drop(key, position)
             most = self.unfinished.max_unfinished

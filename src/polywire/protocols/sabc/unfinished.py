@@ -16,9 +16,10 @@ class Unfinished:
     """The unfinished messages of one session, by key."""
 
     def __init__(self, max_message: int, max_unfinished: int, max_dropped: int) -> None:
-        self.max_message: Final[int] = max_message
+        self.max_message = max_message
         self.max_unfinished: Final[int] = max_unfinished
         self.max_dropped: Final[int] = max_dropped
+        self._total: i64 = 0
         self._sizes: dict[str, int] = {}
         # Only hashes are kept of the messages being dropped, so that their number and not their ids bounds the memory.
         self._dropped: set[int] = set()
@@ -33,6 +34,10 @@ class Unfinished:
             return DROP
         return self.max_message - self._sizes.get(key, 0)
 
+    def too_much(self, size: i64) -> bool:
+        """SABC-131: whether a further frame of this size is more than all unfinished messages may have together."""
+        return self._total + size > 2 * self.max_message
+
     def grow(self, key: str, size: i64) -> bool:
         """Count a frame that is not the last. False where the message would be one too many."""
         known = self._sizes.get(key)
@@ -41,15 +46,16 @@ class Unfinished:
                 return False
             known = 0
         self._sizes[key] = known + size
+        self._total += size
         return True
 
     def end(self, key: str) -> None:
         """The message has come to its real end."""
-        self._sizes.pop(key, None)
+        self._total -= self._sizes.pop(key, 0)
         self._dropped.discard(hash(key))
 
     def drop(self, key: str) -> bool:
         """Drop what is still to come of this message. False where too many are being dropped already."""
-        self._sizes.pop(key, None)
+        self._total -= self._sizes.pop(key, 0)
         self._dropped.add(hash(key))
         return len(self._dropped) <= self.max_dropped

@@ -1,0 +1,56 @@
+"""The hub's answers to an sABC client's messages: OK once a message is safe, or ERROR at once."""
+
+from collections.abc import Callable
+from typing import Final, final
+
+from polywire.hub.hub import Hub
+from polywire.protocols.sabc.assembly import Whole
+from polywire.protocols.sabc.line import Line
+
+KEPT: Final = 256
+"""How many answers that were written may stay in front of those that are due."""
+
+
+@final
+class Answers:
+    """The acknowledgements due to one client, in the order of its messages. ``written`` is told of each."""
+
+    def __init__(self, hub: Hub, line: Line, written: Callable[[], None]) -> None:
+        self._hub: Final = hub
+        self._line: Final = line
+        self._written: Final = written
+        self._due: Final[list[bytes]] = []
+        self._first = 0  # those before it have been written; most often all have, and an empty list is small
+
+    def __len__(self) -> int:
+        return len(self._due) - self._first
+
+    def accept(self, whole: Whole) -> None:
+        """Answer OK as soon as what was accepted is safe (SABC-54), unless the client wants no answer."""
+        msg_id = whole.msg_id
+        if msg_id is not None and not whole.send_only:
+            self._due.append(self._line.ok(msg_id, truncated=whole.truncated))
+            self._hub.safe(self._safe)
+
+    def refuse(self, whole: Whole, code: str, reason: str, counted: str) -> None:
+        """Answer ERROR, even to a message that wants no answer, and count it."""
+        self._line.client.counters.drop(counted)
+        self._line.error(code, reason, whole.msg_id)
+
+    def clear(self) -> None:
+        """Nobody is there to be answered any more."""
+        self._due.clear()
+        self._first = 0
+
+    def _safe(self) -> None:
+        if not self._due:
+            return
+        octets = self._due[self._first]
+        self._first += 1
+        if self._first == len(self._due):
+            self.clear()
+        elif self._first >= KEPT:
+            del self._due[: self._first]
+            self._first = 0
+        self._line.write(octets)
+        self._written()

@@ -1,0 +1,140 @@
+"""Calls of an sABC client, and calls it answers. sABC has one request and one reply to a call, no streams."""
+
+from collections.abc import Callable
+from typing import Final, final
+
+from polywire.hub.message import Message
+from polywire.hub.services import Call, Caller, CallError, Provider, Services
+from polywire.protocols.sabc.commands import Error
+from polywire.protocols.sabc.errors import TOO_SLOW
+from polywire.protocols.sabc.headers import line_problem
+from polywire.protocols.sabc.line import Line
+from polywire.protocols.sabc.operations import METHOD, SERVICE
+
+FAILED: Final = 500
+
+
+@final
+class SabcCaller(Caller):
+    """The calls one client has made, by the msg-id it waits for. ``ended`` is told when one has been answered."""
+
+    def __init__(self, services: Services, line: Line, ended: Callable[[], None]) -> None:
+        self._services: Final = services
+        self._line: Final = line
+        self._ended: Final = ended
+        self._waiting: Final[dict[Call, str]] = {}
+        self._silent: Final[set[Call]] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def call(self, service: str, method: str, message: Message, msg_id: str, *, silent: bool, seconds: float) -> None:
+        """Begin a call. ``silent``: it was send-only, so its reply goes nowhere; its failure is told."""
+        call = Call(self, service, method)
+        self._waiting[call] = msg_id
+        if silent:
+            self._silent.add(call)
+        self._services.start(call, message, seconds=seconds)
+
+    def reply(self, call: Call, message: Message, *, last: bool) -> None:  # noqa: ARG002 - it always is the last
+        """Write the reply with the msg-id of the call."""
+        msg_id = self._waiting.pop(call, None)
+        if call in self._silent:
+            self._silent.discard(call)
+        elif msg_id is not None:
+            self._line.answer(msg_id, message)
+        self._ended()
+
+    def fail(self, call: Call, error: CallError) -> None:
+        """Write an ERROR with the msg-id of the call."""
+        msg_id = self._waiting.pop(call, None)
+        self._silent.discard(call)
+        if msg_id is not None:
+            self._line.error(str(error.code), error.text, msg_id)
+        self._ended()
+
+    def gone(self) -> None:
+        """The client has gone: its calls are cancelled."""
+        if self._waiting:
+            self._services.caller_gone(self)
+            self._waiting.clear()
+            self._silent.clear()
+
+
+@final
+class SabcProvider(Provider):
+    """The services one client offers, and the calls it has not answered yet, by the msg-id they were sent with."""
+
+    def __init__(self, services: Services, line: Line) -> None:
+        self._services: Final = services
+        self._line: Final = line
+        self._asked: Final[dict[str, Call]] = {}
+        self._ids: Final[dict[Call, str]] = {}
+        self.offered: Final[set[str]] = set()
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def serve(self, service: str) -> None:
+        """Offer a service; once more is no more."""
+        self.offered.add(service)
+        self._services.serve(service, self)
+
+    def unserve(self, service: str) -> bool:
+        """Offer it no more; calls under way go on. False where it was not offered."""
+        self.offered.discard(service)
+        return self._services.unserve(service, self)
+
+    def request(self, call: Call, message: Message, *, last: bool) -> None:
+        """Push the call to the client, who answers with its msg-id."""
+        if not last:
+            self._services.fail(call, CallError(400, "no-streams", "the provider takes one request to a call"))
+            return
+        wrong = line_problem(METHOD, call.method) or line_problem(SERVICE, call.service)
+        if wrong is not None:
+            self._services.fail(call, CallError(400, "bad-method", "the provider can't be told this method's name"))
+            return
+        msg_id = self._line.next_id()
+        self._asked[msg_id] = call
+        self._ids[call] = msg_id
+        self._line.ask(msg_id, call.service, call.method, message)
+
+    def cancel(self, call: Call, error: CallError) -> None:
+        """The call has ended without an answer. SABC-101: whoever took too long is told."""
+        msg_id = self._ids.pop(call, None)
+        if msg_id is not None:
+            del self._asked[msg_id]
+            if error.code == 504:
+                self._line.reproach(TOO_SLOW, error.text, msg_id)
+
+    def answered(self, msg_id: str, message: Message) -> bool:
+        """The client's reply to the call sent with this msg-id. False where there is none."""
+        call = self._pop(msg_id)
+        return call is not None and self._services.reply(call, message)
+
+    def failed(self, msg_id: str, error: Error) -> bool:
+        """The client's ERROR for that call."""
+        call = self._pop(msg_id)
+        text = error.body.decode(errors="replace")
+        return call is not None and self._services.fail(call, CallError(code_of(error), "provider", text))
+
+    def gone(self) -> None:
+        """The client has gone, or answers nothing any more: whoever waits for it is told."""
+        if self.offered or self._asked:
+            self.offered.clear()
+            self._asked.clear()
+            self._ids.clear()
+            self._services.provider_gone(self)
+
+    def _pop(self, msg_id: str) -> Call | None:
+        call = self._asked.pop(msg_id, None)
+        if call is not None:
+            del self._ids[call]
+        return call
+
+
+def code_of(error: Error) -> int:
+    """The code of a provider's ERROR: what it says where that is one of HTTP's for errors, otherwise 500."""
+    text = error.error_code or ""
+    code = int(text) if len(text) == 3 and text.isascii() and text.isdigit() else FAILED
+    return code if 400 <= code <= 599 else FAILED

@@ -1,0 +1,126 @@
+"""What the hub writes to one sABC connection: answers, errors and pushed messages, on a byte stream or a WebSocket.
+
+Frames that are written most are put together from prepared parts; all others go through the codec's ``encode``.
+"""
+
+from typing import Final, final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from polywire.hub.client import Client
+from polywire.hub.message import Message
+from polywire.hub.routes import COPY_BELOW
+from polywire.protocols import websocket
+from polywire.protocols.frame import Frame
+from polywire.protocols.sabc.bodies import unfit
+from polywire.protocols.sabc.commands import Error
+from polywire.protocols.sabc.encoding import encode
+from polywire.protocols.sabc.headers import MSG_ID, Header
+from polywire.protocols.sabc.intake import error_reply
+from polywire.protocols.sabc.translation import apart, content, shared
+
+OK: Final = b"\r\n\r\nOK\r\n\r\n\0"
+OK_TRUNCATED: Final = b"\r\ntruncated::yes\r\n\r\nOK\r\n\r\n\0"  # SABC-105
+SLOW_READER: Final = "slow-reader"
+FORMS: Final = 16
+"""How many forms each protocol may keep with a message; sABC has one."""
+
+_writer: Final = BytesWriter()
+
+
+@final
+class Line:
+    """The way to one client. ``messages``: each frame is a WebSocket message. ``last`` is the last msg-id given."""
+
+    def __init__(self, client: Client, session_id: str, *, messages: bool) -> None:
+        self.client: Final = client
+        self.session_id: Final = session_id
+        self.messages: Final = messages
+        self.last: i64 = 0
+        self._key: Final = client.protocol * FORMS
+        self._message: Final = b"MESSAGE\r\nsession-id::" + session_id.encode()
+
+    def next_id(self) -> str:
+        """SABC-45: an id no other message of this session from the hub has."""
+        self.last += 1
+        return str(self.last)
+
+    def write(self, octets: bytes) -> None:
+        """Write a frame that must not be dropped. All our frames are UTF-8, so on a WebSocket they are text."""
+        self.client.outbox.put(websocket.text(octets) if self.messages else octets)
+
+    def frame(self, frame: Frame) -> None:
+        """Write one of the codec's frames."""
+        self.write(encode(frame))
+
+    def ok(self, msg_id: str, *, truncated: bool) -> bytes:
+        """The acknowledgement of a client's message, to be written when it is due."""
+        return self._message + b"\r\nref-msg-id::" + msg_id.encode() + (OK_TRUNCATED if truncated else OK)
+
+    def error(self, code: str, reason: str, msg_id: str | None = None) -> None:
+        """Write why the client's message was not accepted."""
+        self.frame(error_reply(code, reason, self.session_id, msg_id))
+
+    def reproach(self, code: str, reason: str, msg_id: str) -> None:
+        """Write what is wrong about one of the hub's own messages: the id is ours, so it stands in ``msg-id``."""
+        headers: tuple[Header, ...] = ((MSG_ID, msg_id),)
+        self.frame(Error(code, reason.encode(errors="replace"), self.session_id, None, headers))
+
+    def answer(self, msg_id: str, message: Message) -> None:
+        """Write the reply to the client's message."""
+        self._single(b"\r\nref-msg-id::" + msg_id.encode(), message)
+
+    def ask(self, msg_id: str, service: str, method: str, message: Message) -> None:
+        """Write a call the client is to answer; service and method can stand in a header."""
+        ids = "\r\nmsg-id::" + msg_id + "\r\nservice::" + service + "\r\nmethod::" + method
+        self._single(ids.encode(), message)
+
+    def prefix(self, subscription: str, *, send_only: bool) -> bytes:
+        """How the messages pushed for a subscription begin, up to their msg-id (SABC-114, SABC-115)."""
+        begin = self._message + (b"\r\nsend-only::yes" if send_only else b"")
+        return begin + b"\r\nsubscription::" + subscription.encode() + b"\r\nmsg-id::"
+
+    def offer(self, prefix: bytes, message: Message) -> None:
+        """Push a topic's message, unless the reader is too slow."""
+        client = self.client
+        octets = self._octets(message)
+        self.last += 1
+        number = str(self.last).encode()
+        length: i64 = i64(len(prefix)) + i64(len(number)) + i64(len(octets))
+        if length < COPY_BELOW:
+            out = _writer
+            out.truncate(0)
+            if self.messages:
+                out.write(websocket.header(websocket.TEXT, length))
+            out.write(prefix)
+            out.write(number)
+            out.write(octets)
+            taken = client.outbox.offer(out.getvalue())
+        else:
+            head = prefix + number
+            if self.messages:
+                head = websocket.header(websocket.TEXT, length) + head
+            taken = client.outbox.offer_pair(head, octets)
+        if taken:
+            client.counters.messages_out += 1
+        else:
+            client.counters.drop(SLOW_READER)
+            client.outbox.count_dropped(message.channel, 1)
+
+    def push(self, prefix: bytes, msg_id: str, message: Message) -> None:
+        """Push a queue's message, which must not be dropped."""
+        self.write(prefix + msg_id.encode() + self._octets(message))
+        self.client.counters.messages_out += 1
+
+    def _octets(self, message: Message) -> bytes:
+        """What stands behind the msg-id of a pushed message: shared, but where its body might be taken for frames."""
+        known = message.encoded.get(self._key)
+        if known is None:
+            known = shared(message, self._key)
+        return known if isinstance(known, bytes) else apart(message, self.session_id)
+
+    def _single(self, ids: bytes, message: Message) -> None:
+        plain = unfit(message.body, self.session_id) is None
+        self.write(self._message + ids + content(message, plain=plain))
+        self.client.counters.messages_out += 1

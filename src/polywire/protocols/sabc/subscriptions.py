@@ -1,0 +1,115 @@
+"""What an sABC client listens to: topics, whose messages are send-only, and queues, whose messages it acknowledges."""
+
+from typing import Final, final
+
+from polywire.hub.hub import Hub
+from polywire.hub.message import Message
+from polywire.hub.queues import Consumer, Delivery, Queue
+from polywire.hub.routes import Subscription
+from polywire.protocols.sabc.line import Line
+
+
+@final
+class SabcSubscription(Subscription):
+    """A topic, or a pattern of topics. Each gets a message on its own, as it names itself in ``subscription``."""
+
+    def __init__(self, pattern: str, group: int, line: Line, msg_id: str) -> None:
+        super().__init__(pattern, line.client.outbox, group)
+        self._line: Final = line
+        self._prefix: Final = line.prefix(msg_id, send_only=True)
+
+    def deliver(self, message: Message) -> None:
+        """Push the message."""
+        self._line.offer(self._prefix, message)
+
+
+@final
+class Queues:
+    """The queues one client takes from, and what it has not acknowledged yet, over all of them at most ``most``."""
+
+    def __init__(self, hub: Hub, line: Line, most: int) -> None:
+        self._hub: Final = hub
+        self._line: Final = line
+        self._most: Final = most
+        self._consumers: Final[dict[str, SabcConsumer]] = {}
+        self._pending: Final[dict[str, Delivery]] = {}
+
+    def __len__(self) -> int:
+        return len(self._consumers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._consumers
+
+    def room(self) -> bool:
+        """Whether the client may be given another message."""
+        return len(self._pending) < self._most and not self._line.client.outbox.full()
+
+    def start(self, name: str, msg_id: str) -> None:
+        """Take from a queue, under the id of the message that asked for it. What another id took returns to it."""
+        self.stop(name)
+        consumer = SabcConsumer(self, self._hub.queue(name), self._line, msg_id)
+        self._consumers[name] = consumer
+        consumer.queue.attach(consumer)
+
+    def stop(self, name: str) -> bool:
+        """Take from it no more. False where the client did not."""
+        consumer = self._consumers.pop(name, None)
+        if consumer is None:
+            return False
+        for msg_id in [each for each, delivery in self._pending.items() if delivery.consumer is consumer]:
+            del self._pending[msg_id]
+        self._hub.stop_consuming(consumer.queue, consumer)
+        self.dispatch()
+        return True
+
+    def stop_all(self) -> None:
+        """Take from none any more; what is not acknowledged returns to its queue."""
+        consumers = list(self._consumers.values())
+        self._consumers.clear()
+        self._pending.clear()
+        for consumer in consumers:
+            self._hub.stop_consuming(consumer.queue, consumer)
+
+    def taken(self, msg_id: str, delivery: Delivery) -> None:
+        """A message was pushed under this id."""
+        self._pending[msg_id] = delivery
+
+    def acknowledge(self, msg_id: str) -> bool:
+        """SABC-115: an answer with this ref-msg-id has come. False where no message of a queue waits for it."""
+        delivery = self._pending.pop(msg_id, None)
+        if delivery is None:
+            return False
+        was_full = len(self._pending) + 1 >= self._most
+        delivery.ack()
+        if was_full:
+            self.dispatch()
+        return True
+
+    def dispatch(self) -> None:
+        """There may be room again: let the queues hand out what they have."""
+        for consumer in list(self._consumers.values()):
+            if not self.room():
+                return
+            consumer.queue.dispatch()
+
+
+@final
+class SabcConsumer(Consumer):
+    """One client at one queue."""
+
+    def __init__(self, queues: Queues, queue: Queue, line: Line, msg_id: str) -> None:
+        super().__init__()
+        self.queue: Final = queue
+        self._queues: Final = queues
+        self._line: Final = line
+        self._prefix: Final = line.prefix(msg_id, send_only=False)
+
+    def room(self) -> bool:
+        """Whether the client keeps up with reading and acknowledging."""
+        return self._queues.room()
+
+    def take(self, delivery: Delivery) -> None:
+        """Push the message; its answer acknowledges it."""
+        msg_id = self._line.next_id()
+        self._queues.taken(msg_id, delivery)
+        self._line.push(self._prefix, msg_id, delivery.message)
