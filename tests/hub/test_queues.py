@@ -1,5 +1,6 @@
 """Queues: order, one receiver, acknowledgement, return to the front, bounds."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,3 +121,30 @@ def test_no_message_is_lost_doubled_or_overtaken_in_the_queue(steps: list[str], 
             assert queue.waiting() == 0
     waiting = [delivery.number for delivery in queue._waiting]
     assert waiting == sorted(waiting)
+
+
+def test_a_consumer_that_acknowledges_at_once_empties_a_long_queue_without_going_deep() -> None:
+    class Eager(Worker):
+        def take(self, delivery: Delivery) -> None:
+            super().take(delivery)
+            assert delivery.ack()
+
+    queue, worker = Queue("q"), Eager()
+    fill(queue, *[b"x"] * 50_000)
+    queue.attach(worker)
+    assert (len(worker.got), len(queue)) == (50_000, 0)
+
+
+def test_a_consumer_that_fails_does_not_end_the_queue() -> None:
+    class Failing(Worker):
+        def take(self, delivery: Delivery) -> None:
+            super().take(delivery)
+            if len(self.got) == 1:
+                raise ValueError
+
+    queue, worker = Queue("q"), Failing(10)
+    fill(queue, b"1", b"2")
+    with pytest.raises(ValueError):  # noqa: PT011 - it is the test's own
+        queue.attach(worker)
+    queue.dispatch()
+    assert worker.bodies() == [b"1", b"2"]

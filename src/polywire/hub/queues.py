@@ -63,6 +63,7 @@ class Queue:
         self._handed_out: Final[dict[int, Delivery]] = {}
         self._consumers: list[Consumer] = []
         self._turn = 0
+        self._dispatching = False
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._handed_out)
@@ -126,6 +127,16 @@ class Queue:
 
     def dispatch(self) -> None:
         """Hand out as much as the consumers have room for."""
+        if self._dispatching:
+            # A consumer that acknowledges at once leads back here; the loop that called it goes on anyway.
+            return
+        self._dispatching = True
+        try:
+            self._hand_out()
+        finally:
+            self._dispatching = False
+
+    def _hand_out(self) -> None:
         waiting = self._waiting
         while waiting and self._consumers:
             consumer = self._next_with_room()
