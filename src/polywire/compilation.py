@@ -69,6 +69,9 @@ HOT_MODULES = (
     "polywire.protocols.micromsg.filters",
     "polywire.protocols.micromsg.windows",
     "polywire.protocols.micromsg.json_payload",
+    "polywire.protocols.mqtt.stored",
+    "polywire.protocols.mqtt.outgoing",
+    "polywire.protocols.mqtt.session",
 )
 
 
