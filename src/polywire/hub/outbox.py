@@ -26,6 +26,9 @@ DEFAULT_CAP: Final = 4 * 1024 * 1024
 PATIENCE: Final = 0.1
 """Seconds a publisher waits for a full outbox before its reader counts as slow."""
 
+STEADY: Final = 64
+"""A reader that acknowledges this part of the cap while publishers wait for it is given as long again."""
+
 CHANNELS_COUNTED: Final = 1000
 """How many channels a connection's drops are counted for by name; those of further ones are counted together."""
 
@@ -94,7 +97,7 @@ class Outbox:
         self._size: i64 = 0
         self._held: i64 = 0  # octets the session keeps until its peer acknowledges them
         self._held_cap: i64 = cap
-        self._progress = False  # the peer has acknowledged something since patience began
+        self._progress: i64 = 0  # octets of them acknowledged since patience began
         self._marked = False
         self._stalled = False  # the transport takes nothing at the moment
         self._closed = False
@@ -157,7 +160,7 @@ class Outbox:
     def release(self, octets: i64) -> None:
         """The peer has acknowledged so many of the octets held."""
         self._held -= octets
-        self._progress = True
+        self._progress += octets
         if self._held < self._held_cap and (self._slow or self._patience is not None) and not self._stalled:
             self._slow = False
             self._be_patient_no_more()
@@ -240,7 +243,7 @@ class Outbox:
             return False
         if not self._slow and self._held < self._held_cap + self._cap:
             if self._patience is None:
-                self._progress = False
+                self._progress = 0
                 self._patience = self._flusher.later(PATIENCE, self._declare_slow)
             if self._flusher.source is not self._link:  # its own acknowledgements come by the same way
                 self._let_source_wait()
@@ -261,9 +264,9 @@ class Outbox:
 
     def _declare_slow(self) -> None:
         self._patience = None
-        if self._progress and not self._stalled:
+        if self._progress > self._cap // STEADY and not self._stalled:
             # It acknowledges, just not as fast as messages come: let it have another while.
-            self._progress = False
+            self._progress = 0
             self._patience = self._flusher.later(PATIENCE, self._declare_slow)
             return
         self._slow = True
