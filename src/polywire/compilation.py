@@ -71,6 +71,7 @@ HOT_MODULES = (
     "polywire.protocols.micromsg.json_payload",
     "polywire.protocols.mqtt.stored",
     "polywire.protocols.mqtt.outgoing",
+    "polywire.protocols.mqtt.subscriptions",
     "polywire.protocols.mqtt.session",
 )
 

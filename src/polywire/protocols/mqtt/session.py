@@ -1,7 +1,8 @@
 """MQTT on the hub's side of one connection: packets in, hub operations, packets out.
 
 Plain publications with QoS 0 go through as they are, in runs; everything else is looked at packet by packet. What
-outlives the connection is in ``stored``, what is on its way to the client in ``outgoing``.
+outlives the connection is in ``stored``, what is on its way to the client in ``outgoing``, and what the client wants in
+``subscriptions``.
 """
 
 from collections import deque
@@ -12,31 +13,19 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from polywire.hub.access import Identity
-from polywire.hub.channels import from_mqtt, is_literal
 from polywire.hub.client import Client
-from polywire.hub.hub import (
-    DRAINING,
-    FORBIDDEN,
-    QUEUE_FULL,
-    QUEUE_PREFIX,
-    SERVICE_CHANNEL,
-    TOO_DEEP,
-    Hub,
-    is_too_deep,
-)
+from polywire.hub.hub import DRAINING, QUEUE_FULL, SERVICE_CHANNEL, Hub
 from polywire.hub.message import Message
 from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.routes import Route
 from polywire.protocols.frame import Frame, Run
 from polywire.protocols.mqtt.errors import RemoteProtocolError
-from polywire.protocols.mqtt.flows import suback, unsuback
 from polywire.protocols.mqtt.frames import MAX_HEADER, Decoder
-from polywire.protocols.mqtt.outgoing import SLOW_READER, MqttConsumer, MqttSubscription, Outgoing
+from polywire.protocols.mqtt.outgoing import SLOW_READER, Outgoing
 from polywire.protocols.mqtt.packets import (
     ACCEPTED,
     BAD_USER_NAME_OR_PASSWORD,
-    FAILURE,
     IDENTIFIER_REJECTED,
     MAX_OCTETS,
     NOT_AUTHORIZED,
@@ -58,10 +47,10 @@ from polywire.protocols.mqtt.packets import (
     Unsubscribe,
 )
 from polywire.protocols.mqtt.stored import MqttSessions, SessionState, sessions_of
+from polywire.protocols.mqtt.subscriptions import Subscriptions
 from polywire.protocols.mqtt.topics import RESERVED
 from polywire.protocols.mqtt.writing import encode, write_acknowledgement
 
-LIMIT: Final = "limit"
 LOGIN: Final = "login"
 KEEP_ALIVE: Final = "MQTT-054"
 TOO_LARGE: Final = "MQTT-179"
@@ -98,7 +87,7 @@ class MqttSession:
         self._early_failure: RemoteProtocolError | None = None
         self._state: SessionState | None = None
         self._outgoing: Outgoing | None = None
-        self._consumers: Final[dict[str, MqttConsumer]] = {}
+        self._subscriptions: Subscriptions | None = None
         self._acks = BytesWriter()
         self._unsafe: Final[deque[bytes]] = deque()  # acknowledgements of what is not safe yet
         self._now = 0
@@ -160,8 +149,8 @@ class MqttSession:
             self._send_acks()
         if failure is not None and self._phase != CLOSED:
             self._fail(failure)
-        elif self._consumers and self._phase == CONNECTED:
-            self._dispatch()
+        elif self._subscriptions is not None and self._phase == CONNECTED:
+            self._subscriptions.dispatch()
 
     def _frame(self, frame: Frame) -> None:
         if isinstance(frame, Publish):
@@ -174,17 +163,15 @@ class MqttSession:
         elif isinstance(frame, Pingreq):
             self._client.outbox.put(PINGRESP)
         elif isinstance(frame, Subscribe):
-            self._subscribe(frame)
+            cast("Subscriptions", self._subscriptions).subscribe(frame, draining=self._draining)
         elif isinstance(frame, Unsubscribe):
-            self._unsubscribe(frame)
+            cast("Subscriptions", self._subscriptions).unsubscribe(frame)
         elif isinstance(frame, Connect):
             self._log_in(frame)
         elif isinstance(frame, Disconnect):
             # MQTT-137: no will, and no more connection.
             self._client.wills.clear()
             self._close()
-
-    # Coming and going
 
     def _log_in(self, frame: Connect) -> None:
         if self._draining or self._hub.draining:
@@ -218,8 +205,10 @@ class MqttSession:
             frame.client_id, user, self._limits, self._taken_over, clean=frame.clean_session
         )  # MQTT-072
         outgoing = Outgoing(client, state)
+        subscriptions = Subscriptions(hub, client, state, outgoing, self._limits.subscriptions)
         self._state = state
         self._outgoing = outgoing
+        self._subscriptions = subscriptions
         self._phase = CONNECTED
         self._peer.established()
         client.name = state.client_id
@@ -234,17 +223,9 @@ class MqttSession:
             self._silence = frame.keep_alive * NANOSECONDS * 3 // 2
             self._alarm = hub.later(frame.keep_alive * 1.5, self._listen)
         client.outbox.put(encode(Connack(state.present, ACCEPTED)))
-        for topic_filter, qos in list(state.filters.items()):
-            pattern = from_mqtt(topic_filter)
-            if not client.grants.may_subscribe(pattern, dollar=False):
-                client.counters.drop(FORBIDDEN)
-                del state.filters[topic_filter]
-            elif not is_queue(pattern):
-                hub.subscribe(client, topic_filter, MqttSubscription(pattern, qos, client, outgoing))
+        subscriptions.resume_topics()
         outgoing.resume()
-        for topic_filter, qos in state.filters.items():
-            if is_queue(from_mqtt(topic_filter)):
-                self._consume(topic_filter, qos)
+        subscriptions.resume_queues()
 
     def _refuse(self, code: int, reason: str) -> None:
         self._client.counters.fault(reason)
@@ -292,12 +273,10 @@ class MqttSession:
             self._alarm.cancel()
             self._alarm = None
         self._client.outbox.on_room = None
-        state, outgoing = self._state, self._outgoing
-        if state is not None and outgoing is not None:
-            outgoing.give_back()
-            for consumer in list(self._consumers.values()):
-                self._hub.stop_consuming(consumer.queue, consumer)
-            self._consumers.clear()
+        state = self._state
+        if state is not None:
+            cast("Outgoing", self._outgoing).give_back()
+            cast("Subscriptions", self._subscriptions).stop_consuming()
             # Before the will, which may be for the session itself.
             self._sessions.part(state, self._limits)
         now = self._hub.clock()
@@ -306,8 +285,6 @@ class MqttSession:
                 topic, will.body, retain=will.retain, time=now, origin=will.origin, qos=will.qos
             )
         self._hub.leave(self._client)
-
-    # Publications
 
     def _run(self, run: Run, *, same: bool) -> None:
         client = self._client
@@ -383,80 +360,6 @@ class MqttSession:
         if outgoing is not None:
             outgoing.acknowledged(frame)
 
-    # Subscriptions
-
-    def _subscribe(self, frame: Subscribe) -> None:
-        hub, client = self._hub, self._client
-        filters = cast("SessionState", self._state).filters
-        codes: list[int] = []
-        retained: list[tuple[MqttSubscription, list[Message]]] = []
-        queues: list[tuple[str, int]] = []
-        for topic_filter, qos in frame.filters:
-            pattern = from_mqtt(topic_filter)
-            problem = self._subscription_problem(topic_filter, pattern)
-            if problem:
-                client.counters.drop(problem)
-                codes.append(FAILURE)
-                continue
-            filters[topic_filter] = qos
-            codes.append(qos)
-            if is_queue(pattern):
-                queues.append((topic_filter, qos))
-            else:
-                subscription = MqttSubscription(pattern, qos, client, cast("Outgoing", self._outgoing))
-                retained.append((subscription, hub.subscribe(client, topic_filter, subscription)))
-        client.outbox.put(encode(suback(frame, tuple(codes))))
-        for subscription, messages in retained:
-            for message in messages:
-                subscription.deliver_retained(message)
-        for topic_filter, qos in queues:
-            self._consume(topic_filter, qos)
-
-    def _subscription_problem(self, topic_filter: str, pattern: str) -> str:
-        filters = cast("SessionState", self._state).filters
-        if self._draining:
-            return DRAINING
-        if not self._client.grants.may_subscribe(pattern, dollar=False):
-            return FORBIDDEN
-        if is_too_deep(pattern):
-            return TOO_DEEP
-        if topic_filter not in filters and len(filters) >= self._limits.subscriptions:
-            return LIMIT
-        return ""
-
-    def _unsubscribe(self, frame: Unsubscribe) -> None:
-        filters = cast("SessionState", self._state).filters
-        for topic_filter in frame.filters:
-            if filters.pop(topic_filter, None) is None:
-                continue
-            consumer = self._consumers.get(topic_filter)
-            if consumer is None:
-                self._hub.unsubscribe(self._client, topic_filter)
-            elif consumer.leave():
-                del self._consumers[topic_filter]
-        self._client.outbox.put(encode(unsuback(frame)))
-
-    def _consume(self, channel: str, qos: int) -> None:
-        consumer = self._consumers.get(channel)
-        if consumer is not None:
-            consumer.qos = qos
-            consumer.leaving = False
-            consumer.queue.dispatch()
-            return
-        queue = self._hub.queue(channel[len(QUEUE_PREFIX) :])
-        consumer = MqttConsumer(self._hub, queue, cast("Outgoing", self._outgoing))
-        consumer.qos = qos
-        self._consumers[channel] = consumer
-        queue.attach(consumer)
-
-    def _dispatch(self) -> None:
-        """The client may have acknowledged something, so its queues may hand out more."""
-        for channel, consumer in list(self._consumers.items()):
-            if not consumer.leaving:
-                consumer.queue.dispatch()
-            elif consumer.leave():
-                del self._consumers[channel]
-
     def _room(self) -> None:
         """Everything has been written: go on with what waits."""
         if self._phase != CONNECTED:
@@ -464,10 +367,5 @@ class MqttSession:
         state = self._state
         if state is not None and state.waiting_octets != 0:
             cast("Outgoing", self._outgoing).pump()
-        if self._consumers:
-            self._dispatch()
-
-
-def is_queue(pattern: str) -> bool:
-    """Whether a subscription to the pattern consumes a queue; one with wildcards never does."""
-    return pattern.startswith(QUEUE_PREFIX) and is_literal(pattern)
+        if self._subscriptions is not None:
+            self._subscriptions.dispatch()
