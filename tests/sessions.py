@@ -100,6 +100,7 @@ class Site:
     def __init__(self, *, passwords: dict[str, str] | None = None, rules: AccessRules | None = None) -> None:
         self.loop, self.clock = Loop(), Clock()
         self.hub = Hub(self.loop.soon.append, self.clock.later, self.clock.nanoseconds, PROTOCOLS)
+        self.loop.flusher = self.hub.flusher
         self.passwords = passwords
         self.rules = rules or AccessRules()
         self.slow_logins = False

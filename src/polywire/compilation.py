@@ -89,6 +89,10 @@ HOT_MODULES = (
     "polywire.protocols.micromsg.filters",
     "polywire.protocols.micromsg.windows",
     "polywire.protocols.micromsg.json_payload",
+    "polywire.protocols.mqtt.stored",
+    "polywire.protocols.mqtt.outgoing",
+    "polywire.protocols.mqtt.subscriptions",
+    "polywire.protocols.mqtt.session",
 )
 
 

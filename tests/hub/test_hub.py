@@ -1,12 +1,14 @@
 """The hub as sessions use it."""
 
+from collections.abc import Callable
+
 import pytest
 
 from polywire.hub.access import AccessRule, AccessRules, Identity
 from polywire.hub.channels import ANY, from_stars
 from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
-from polywire.hub.hub import FORBIDDEN, QUEUE_FULL, RETAINED_FULL, SERVICE_CHANNEL, Hub
+from polywire.hub.hub import FORBIDDEN, QUEUE_FULL, RETAINED_FULL, SERVICE_CHANNEL, TOO_DEEP, Hub
 from polywire.hub.message import Message
 from polywire.protocols.frame import Run
 from tests.hub.links import Clock, FakeLink, Loop, Recorder
@@ -214,3 +216,35 @@ def test_what_is_published_on_service_topics_is_told_after_it_was_delivered(site
 def test_a_number_is_given_once_to_a_client_or_a_group(site: Site) -> None:
     numbers = [site.client().number, site.hub.next_number(), site.client().number, site.hub.next_number()]
     assert len(set(numbers)) == 4
+
+
+def test_service_topics_are_told_to_the_bridge_unless_they_are_refused(site: Site) -> None:
+    told: list[tuple[str, Client]] = []
+    site.hub.on_service_topic = lambda message, client: told.append((message.channel, client))
+    client = site.client()
+    for channel in ("/greeter", "/greeter/x", "greeter", "/", f"/{ANY}{ANY}"):
+        site.hub.publish(Message(channel, b"x"), client)
+    client.grants = AccessRules([AccessRule(["publish"], ["open"])]).grants(Identity(), "one")
+    assert site.hub.publish(Message("/greeter", b"x"), client) == FORBIDDEN
+    assert told == [("/greeter", client)]
+
+
+def test_a_channel_with_too_many_levels_is_refused_and_never_runs(site: Site) -> None:
+    client = site.client()
+    deep = "/".join(["a"] * 201)
+    assert site.hub.publish(Message(deep, b"x", retain=True), client) == TOO_DEEP
+    assert len(site.hub.retained) == 0
+    assert site.hub.view(client).resolve(deep.encode()) is None
+    assert site.hub.publish(Message(deep[2:], b"x"), client) is None
+
+
+def test_what_is_accepted_is_safe_at_once_or_when_the_journal_says_so(site: Site) -> None:
+    done: list[int] = []
+    site.hub.safe(lambda: done.append(1))
+    assert done == [1]
+    waiting: list[Callable[[], None]] = []
+    site.hub.when_safe = waiting.append
+    site.hub.safe(lambda: done.append(2))
+    assert done == [1]
+    waiting[0]()
+    assert done == [1, 2]

@@ -182,15 +182,71 @@ def test_drops_are_counted_by_channel_up_to_a_bound() -> None:
     assert link.outbox.dropped_by_channel[""] == 10
 
 
-def test_a_message_in_two_pieces_goes_in_whole_or_not_at_all() -> None:
+def test_octets_that_wait_for_acknowledgements_let_the_publisher_wait_then_keep_more_out() -> None:
     loop = Loop()
-    link = FakeLink(loop)
-    assert link.outbox.offer_pair(b"head", b"body")
+    link, publisher = FakeLink(loop, cap=10), FakeLink(loop)
+    loop.flusher.source = publisher
+    assert link.outbox.hold(50)  # the first passes whatever its size
+    link.outbox.release(50)
+    assert link.outbox.hold(8)
+    assert link.outbox.roomy()
+    assert link.outbox.hold(8)
+    assert (publisher.paused, link.outbox.roomy(), link.outbox.held()) == (1, False, 16)
+    loop.clock.advance(PATIENCE)
+    assert publisher.paused == 0
+    assert not link.outbox.hold(1)
+    link.outbox.release(8)
+    assert link.outbox.hold(1)
+
+
+def test_a_flush_does_not_wake_who_waits_for_acknowledgements() -> None:
+    loop = Loop()
+    link, publisher = FakeLink(loop, cap=10), FakeLink(loop)
+    loop.flusher.source = publisher
+    assert link.outbox.hold(8)
+    assert link.outbox.hold(8)
+    link.outbox.put(b"x")
     loop.turn()
-    assert link.writes == [b"headbody"]
-    link = slow(loop)
-    held = link.outbox.size()
-    assert not link.outbox.offer_pair(b"h", b"b")
-    assert link.outbox.size() == held
+    assert publisher.paused == 1
+    link.outbox.release(8)
+    assert publisher.paused == 0
+
+
+def test_progress_earns_another_while_of_patience() -> None:
+    loop = Loop()
+    link, publisher = FakeLink(loop, cap=10), FakeLink(loop)
+    loop.flusher.source = publisher
+    for _ in range(3):
+        assert link.outbox.hold(5)
+    link.outbox.release(1)
+    loop.clock.advance(PATIENCE)
+    assert link.outbox.hold(1)
+    loop.clock.advance(PATIENCE)
+    assert not link.outbox.hold(1)
+
+
+def test_holding_is_bounded_by_twice_the_cap_and_the_policy_may_disconnect() -> None:
+    for policy, overflows in ((0, 0), (BLOCK, 0), (DISCONNECT, 1)):
+        loop = Loop()
+        link = FakeLink(loop, cap=10, policy=policy)
+        assert [link.outbox.hold(5) for _ in range(6)] == [True] * 4 + [False] * 2
+        assert link.overflows == overflows
+
+
+def test_what_waits_since_an_earlier_connection_comes_on_top_of_the_cap() -> None:
+    link = FakeLink(Loop(), cap=10)
+    link.outbox.keep(100)
+    assert link.outbox.hold(5)
+    assert not link.paused
     link.outbox.close()
-    assert not link.outbox.offer_pair(b"h", b"b")
+    assert link.outbox.held() == 0
+
+
+def test_whoever_waits_for_acknowledgements_goes_on_when_the_connection_ends() -> None:
+    loop = Loop()
+    link, publisher = FakeLink(loop, cap=10), FakeLink(loop)
+    loop.flusher.source = publisher
+    assert link.outbox.hold(10)
+    assert link.outbox.hold(1)
+    link.outbox.close()
+    assert publisher.paused == 0

@@ -1,5 +1,6 @@
 """Queues: order, one receiver, acknowledgement, return to the front, bounds."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,17 +123,28 @@ def test_no_message_is_lost_doubled_or_overtaken_in_the_queue(steps: list[str], 
     assert waiting == sorted(waiting)
 
 
-class Eager(Worker):
-    """A consumer that acknowledges what it takes at once."""
+def test_a_consumer_that_acknowledges_at_once_empties_a_long_queue_without_going_deep() -> None:
+    class Eager(Worker):
+        def take(self, delivery: Delivery) -> None:
+            super().take(delivery)
+            assert delivery.ack()
 
-    def take(self, delivery: Delivery) -> None:
-        super().take(delivery)
-        assert delivery.ack()
-
-
-def test_a_consumer_may_acknowledge_while_it_takes_however_long_the_queue_is() -> None:
     queue, worker = Queue("q"), Eager()
-    fill(queue, *[b"%d" % n for n in range(20_000)])
+    fill(queue, *[b"x"] * 50_000)
     queue.attach(worker)
-    assert worker.bodies() == [b"%d" % n for n in range(20_000)]
-    assert len(queue) == 0
+    assert (len(worker.got), len(queue)) == (50_000, 0)
+
+
+def test_a_consumer_that_fails_does_not_end_the_queue() -> None:
+    class Failing(Worker):
+        def take(self, delivery: Delivery) -> None:
+            super().take(delivery)
+            if len(self.got) == 1:
+                raise ValueError
+
+    queue, worker = Queue("q"), Failing(10)
+    fill(queue, b"1", b"2")
+    with pytest.raises(ValueError):  # noqa: PT011 - it is the test's own
+        queue.attach(worker)
+    queue.dispatch()
+    assert worker.bodies() == [b"1", b"2"]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polywire.hub.channels import from_stars, matches
-from polywire.hub.routes import CHANGES_KEPT, Route, RouteTable, RouteView
+from polywire.hub.routes import CHANGES_KEPT, Route, RouteTable, RouteView, Subscription
 from tests.hub.links import FakeLink, Loop, Recorder
 from tests.hub.test_channels import names, patterns
 
@@ -141,3 +141,14 @@ def test_table_and_view_agree_with_the_definition_whatever_happens(steps: list[t
             assert isinstance(found, Route)
             assert sorted(found.key) == sorted(wanted.items())
             assert table.route(name).key == found.key
+
+
+def test_a_protocols_octets_as_they_are_go_nowhere_where_nobody_is_connected() -> None:
+    class Away(Subscription):
+        pass
+
+    away = Away("a", LINK.outbox, 1, protocol=3, away=True)
+    table = RouteTable()
+    table.add(away)
+    route = table.route("a")
+    assert (route.raw(3), route.cooked(3), route.cooked(4)) == ([], [], [away])

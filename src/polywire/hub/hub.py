@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, cast, final
 
 from polywire.hub.access import Grants
-from polywire.hub.channels import REST, is_literal
+from polywire.hub.channels import MAX_LEVELS, REST, is_literal
 from polywire.hub.client import Client
 from polywire.hub.counters import Counters
 from polywire.hub.demand import Demand
@@ -27,6 +27,7 @@ FORBIDDEN: Final = "forbidden"
 SERVICE_CHANNEL: Final = "service-channel"
 QUEUE_FULL: Final = "queue-full"
 RETAINED_FULL: Final = "retained-full"
+TOO_DEEP: Final = "too-deep"
 DRAINING: Final = "draining"
 
 NONE_REFUSED: Final[list[Outbox]] = []
@@ -55,6 +56,8 @@ class Hub:
         self.on_presence: list[Callable[[int], None]] = []
         self.on_signal: Callable[[str], None] | None = None
         self.on_service_topic: Callable[[Message, Client], None] | None = None
+        self.when_safe: Callable[[Callable[[], None]], None] | None = None  # the journal's
+        self.shared: Final[dict[str, object]] = {}  # what the sessions of one protocol share, by the protocol's name
         self._views: Final[dict[tuple[int, Grants], RouteView]] = {}
         self._last_number = 0
 
@@ -106,6 +109,8 @@ class Hub:
             refused = FORBIDDEN
         elif channel == "$" or channel.startswith("$/"):
             refused = SERVICE_CHANNEL
+        elif is_too_deep(channel):
+            refused = TOO_DEEP
         elif channel.startswith(QUEUE_PREFIX) and is_literal(channel):
             if self.queue(channel[len(QUEUE_PREFIX) :]).put(message) is None:
                 refused = QUEUE_FULL
@@ -207,7 +212,10 @@ class Hub:
 
     def safe(self, done: Callable[[], None]) -> None:
         """Call ``done`` once everything accepted so far is safe. Without a journal that is at once."""
-        done()
+        if self.when_safe is None:
+            done()
+        else:
+            self.when_safe(done)
 
     def _drop(self, client: Client, subscription: Subscription) -> None:
         self.table.discard(subscription)
@@ -235,9 +243,16 @@ class _Resolver:
 
     def resolve(self, topic: bytes) -> Route | None:
         channel = topic.decode()
-        if channel.startswith(QUEUE_PREFIX) or is_service_topic(channel) or not self._grants.may_publish(channel):
+        if channel.startswith(QUEUE_PREFIX) or is_service_topic(channel) or is_too_deep(channel):
+            return None
+        if not self._grants.may_publish(channel):
             return None
         return self._table.route(channel)
+
+
+def is_too_deep(channel: str) -> bool:
+    """Whether a channel has more levels than the tries are to hold."""
+    return len(channel) >= MAX_LEVELS and channel.count("/") >= MAX_LEVELS
 
 
 def is_service_topic(channel: str) -> bool:

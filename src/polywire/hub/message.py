@@ -36,6 +36,8 @@ Headers = tuple[tuple[str, HeaderValue], ...]
 class Message:
     """What is published, queued or sent with a call. ``time`` is in nanoseconds since 1970; ``origin`` a connection.
 
+    ``qos`` is how sure its publisher wants a delivery to be, as MQTT counts it: 0 at most once, 1 at least once, 2
+    exactly once. Publishers of other protocols leave it to the subscriber, so theirs is the highest.
     ``encoded`` belongs to those who encode the message: one slot for each form it may leave in.
     """
 
@@ -49,6 +51,7 @@ class Message:
         retain: bool = False,
         time: int = 0,
         origin: int = 0,
+        qos: int = 2,
     ) -> None:
         self.channel: Final = channel
         self.body: Final = body
@@ -58,6 +61,7 @@ class Message:
         self.retain: Final = retain
         self.time: Final = time
         self.origin: Final = origin
+        self.qos: Final = qos
         self.encoded: Final[dict[int, object]] = {}
 
     def header(self, name: str) -> HeaderValue | None:

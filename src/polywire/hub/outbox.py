@@ -7,6 +7,9 @@ wait here, up to the cap.
 A reader that is merely slower than a burst is not a slow reader: with the policies ``drop`` and ``disconnect``, whoever
 publishes into a full outbox waits for it first, but no longer than ``PATIENCE``. A reader that took nothing in that
 time is slow, and from then on its policy holds, and nobody waits for it, until it has caught up.
+
+Messages that wait for the peer's acknowledgement rather than for the transport are kept by the session, which has
+their octets counted here (``hold``), so that the same cap, patience and policy bound them.
 """
 
 from collections.abc import Callable
@@ -26,6 +29,9 @@ PATIENCE: Final = 0.1
 
 JOIN_BELOW: Final = 8192
 """Pieces shorter than this are copied together: many small writes cost more than the copy."""
+
+STEADY: Final = 64
+"""A reader that acknowledges this part of the cap while publishers wait for it is given as long again."""
 
 CHANNELS_COUNTED: Final = 1000
 """How many channels a connection's drops are counted for by name; those of further ones are counted together."""
@@ -94,6 +100,9 @@ class Outbox:
         self._chunks: list[bytes | memoryview] = []
         self._joined = BytesWriter()  # small pieces behind the chunks, not yet one of them
         self._size: i64 = 0
+        self._held: i64 = 0  # octets the session keeps until its peer acknowledges them
+        self._held_cap: i64 = cap
+        self._progress: i64 = 0  # octets of them acknowledged since patience began
         self._marked = False
         self._stalled = False  # the transport takes nothing at the moment
         self._closed = False
@@ -148,6 +157,39 @@ class Outbox:
             self._own_pause = True
             self._link.pause_reading()
 
+    def hold(self, octets: i64) -> bool:
+        """Count octets that wait for an acknowledgement. False where the policy for a slow reader keeps them out.
+
+        Whoever waits for acknowledgements may have to be read for others to go on, so no one waits longer than
+        ``PATIENCE`` here, whatever the policy.
+        """
+        if self._held + octets > self._held_cap and self._held > 0 and not self._admit_held():
+            return False
+        self._held += octets
+        return True
+
+    def keep(self, octets: i64) -> None:
+        """Count octets that wait since before this connection: they come on top of the cap."""
+        self._held += octets
+        self._held_cap += octets
+
+    def release(self, octets: i64) -> None:
+        """The peer has acknowledged so many of the octets held."""
+        self._held -= octets
+        self._progress += octets
+        if self._held < self._held_cap and (self._slow or self._patience is not None) and not self._stalled:
+            self._slow = False
+            self._be_patient_no_more()
+            self._wake()
+
+    def roomy(self) -> bool:
+        """Whether the octets held are below their cap."""
+        return self._held < self._held_cap
+
+    def held(self) -> int:
+        """How many octets wait for an acknowledgement."""
+        return self._held
+
     def count_dropped(self, channel: str, count: int) -> None:
         """Note that ``count`` messages of ``channel`` were kept out."""
         self.dropped += count
@@ -186,6 +228,7 @@ class Outbox:
         self._chunks = []
         self._joined = BytesWriter()
         self._size = 0
+        self._held = 0
         self._be_patient_no_more()
         self._relieve()
 
@@ -221,6 +264,22 @@ class Outbox:
             self._link.overflow()
         return False
 
+    def _admit_held(self) -> bool:
+        """Whether more may wait for acknowledgements though the cap is reached."""
+        if self._closed:
+            return False
+        if not self._slow and self._held < self._held_cap + self._cap:
+            if self._patience is None:
+                self._progress = 0
+                self._patience = self._flusher.later(PATIENCE, self._declare_slow)
+            if self._flusher.source is not self._link:  # its own acknowledgements come by the same way
+                self._let_source_wait()
+            return True
+        if self._policy == DISCONNECT:
+            self._closed = True
+            self._link.overflow()
+        return False
+
     def _let_source_wait(self) -> None:
         """Whoever publishes into this full outbox is not read until there is room, or patience ends."""
         source = self._flusher.source
@@ -232,6 +291,11 @@ class Outbox:
 
     def _declare_slow(self) -> None:
         self._patience = None
+        if self._progress > self._cap // STEADY and not self._stalled:
+            # It acknowledges, just not as fast as messages come: let it have another while.
+            self._progress = 0
+            self._patience = self._flusher.later(PATIENCE, self._declare_slow)
+            return
         self._slow = True
         self._wake()
 
@@ -245,7 +309,8 @@ class Outbox:
         if self._own_pause:
             self._own_pause = False
             self._link.resume_reading()
-        self._wake()
+        if self._held <= self._held_cap:
+            self._wake()
         if self.on_room is not None and not self._closed:
             self.on_room()
 

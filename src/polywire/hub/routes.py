@@ -28,7 +28,8 @@ class Subscription:
     A message goes to each ``group`` once, by a subscription with the highest ``rank`` there; subscriptions of one
     group and rank are interchangeable. ``protocol`` numbers the protocol whose publications may be written to
     ``outbox`` as they are, -1 for none. ``dollar``: whether a wildcard in front matches names that begin with ``$``.
-    ``counted``: whether it is demand that publishers hear of.
+    ``counted``: whether it is demand that publishers hear of. ``away``: nobody is connected behind it at the moment,
+    and what could be forwarded as it is goes nowhere.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Subscription:
         rank: int = 0,
         dollar: bool = False,
         counted: bool = True,
+        away: bool = False,
     ) -> None:
         self.pattern: Final = pattern
         self.outbox: Final = outbox
@@ -49,6 +51,7 @@ class Subscription:
         self.rank: Final = rank
         self.dollar: Final = dollar
         self.counted: Final = counted
+        self.away: Final = away
 
     def deliver(self, message: Message) -> None:
         """Encode the message for this subscriber and put it into its outbox."""
@@ -71,7 +74,7 @@ class Route:
         """The outboxes that take publications of this protocol as they are."""
         found = self._raw.get(protocol)
         if found is None:
-            found = [each.outbox for each in self.subscriptions if each.protocol == protocol]
+            found = [each.outbox for each in self.subscriptions if each.protocol == protocol and not each.away]
             self._raw[protocol] = found
         return found
 

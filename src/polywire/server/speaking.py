@@ -6,7 +6,11 @@ from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.peer import Limits
 from polywire.protocols.fmqp.session import FmqpSession
+from polywire.protocols.mqtt.session import MqttSession
+from polywire.protocols.sabc.session import SabcSession
+from polywire.protocols.umq.session import UmqSession
 from polywire.server.endpoint import Endpoint, MakeSession, Session, Wrap
+from polywire.server.websockets import as_one_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +29,23 @@ def spoken_by(hub: Hub) -> dict[str, Spoken]:
     def fmqp(client: Client, peer: Endpoint, limits: Limits) -> Session:
         return FmqpSession(hub, client, peer, limits)
 
-    return {"fmqp": Spoken("fmqp", fmqp)}
+    def mqtt(client: Client, peer: Endpoint, limits: Limits) -> Session:
+        return MqttSession(hub, client, peer, limits)
+
+    def sabc(client: Client, peer: Endpoint, limits: Limits) -> Session:
+        return SabcSession(hub, client, peer, limits)
+
+    def sabc_messages(client: Client, peer: Endpoint, limits: Limits) -> Session:
+        return SabcSession(hub, client, peer, limits, messages=True)
+
+    def umq(client: Client, peer: Endpoint, limits: Limits) -> Session:
+        return UmqSession(hub, client, peer, limits)
+
+    return {
+        "umq": Spoken("umq", umq, subprotocol="umq"),
+        "fmqp": Spoken("fmqp", fmqp),
+        "mqtt": Spoken("mqtt", mqtt),
+        "mqtt_ws": Spoken("mqtt", mqtt, as_one_message, "mqtt"),
+        "sabc": Spoken("sabc", sabc),
+        "sabc_ws": Spoken("sabc", sabc_messages, subprotocol="sabc"),
+    }

@@ -27,7 +27,7 @@ from polywire.protocols.mqtt import (
     suback,
     unsuback,
 )
-from polywire.protocols.mqtt.flows import RECEIVER, SENDER, Acknowledgement
+from polywire.protocols.mqtt.flows import RECEIVER, SENDER, Acknowledgement, footprint
 from polywire.protocols.mqtt.packets import NAMES, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK
 
 
@@ -462,3 +462,24 @@ class Delivery(RuleBasedStateMachine):
 @pytest.mark.rule("MQTT-142", "MQTT-143", "MQTT-144", "MQTT-145", "MQTT-146", "MQTT-149")
 def test_messages_survive_any_order_of_losses() -> None:
     run_state_machine_as_test(Delivery, settings=settings(max_examples=60, stateful_step_count=40))
+
+
+def test_what_is_kept_to_be_sent_again_is_counted_in_octets() -> None:
+    sender = Sender(max_in_flight=3)
+    one, two, three = (sender.publish("topic", b"x" * 10, qos) for qos in (1, 2, 1))
+    assert sender.full()
+    assert sender.octets == 3 * footprint(one)
+    assert one.packet_id
+    assert two.packet_id
+    assert three.packet_id
+    sender.acknowledged(Puback(one.packet_id))
+    assert not sender.full()
+    sender.acknowledged(Pubrec(two.packet_id))
+    assert sender.octets == footprint(three)
+    assert Sender(unfinished=sender.resume()).octets == sender.octets
+    assert sender.received(two.packet_id)
+    assert not sender.received(three.packet_id)
+    sender.abandon(three.packet_id)
+    sender.abandon(three.packet_id)
+    assert (sender.octets, sender.in_flight()) == (0, 1)
+    assert sender.resume() == [Pubrel(two.packet_id)]

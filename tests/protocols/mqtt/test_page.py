@@ -28,8 +28,8 @@ def test_the_transcript_is_what_it_says() -> None:
         (">", Subscribe(10, (("a/+", 1),))),
         ("<", Suback(10, (1,))),
         (">", Publish("a/b", b"hi", 1, packet_id=11)),
-        ("<", Puback(11)),
         ("<", Publish("a/b", b"hi", 1, packet_id=1)),
+        ("<", Puback(11)),
         (">", Puback(1)),
         (">", Disconnect()),
     ]

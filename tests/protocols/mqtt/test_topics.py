@@ -4,9 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polywire.hub.channels import ANY, REST, from_mqtt
+from polywire.hub.trie import Trie
 from polywire.protocols.mqtt.topics import (
     filter_problem,
     matches,
+    name_for,
     name_problem,
     pattern_is_exact,
     plain_name,
@@ -230,3 +233,19 @@ def test_a_plain_name_is_seen_whatever_its_length_and_letters() -> None:
             for at in range(length):
                 for bad in (0, 0x23, 0x2B, 0x80, 0xFF):
                     assert not plain_name(name[:at] + bytes((bad,)) + name[at + 1 :], 0, length)
+
+
+@pytest.mark.rule("MQTT-100")
+@given(filters, st.lists(st.sampled_from(["a", "b", "", ANY]), min_size=1, max_size=5))
+def test_a_message_to_a_pattern_gets_a_name_the_filter_matches(topic_filter: str, levels: list[str]) -> None:
+    channel = "/".join(levels)
+    trie: Trie[str] = Trie()
+    trie.add(from_mqtt(topic_filter), topic_filter)
+    if channel and trie.find(channel):
+        name = name_for(channel, from_mqtt(topic_filter))
+        assert name == channel or ANY in channel
+        assert not name or name.startswith("$") or matches(topic_filter, name)
+
+
+def test_a_message_to_any_number_of_levels_gets_a_star_for_them() -> None:
+    assert name_for(f"a/{REST}", f"a/{ANY}") == "a/*"

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from librt.strings import BytesWriter
 
 from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.mqtt import (
@@ -21,6 +23,9 @@ from polywire.protocols.mqtt import (
     Will,
     encode,
 )
+from polywire.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC
+from polywire.protocols.mqtt.writing import publication, publication_head, write_acknowledgement
+from tests.protocols.mqtt.strategies import publishes
 from tests.protocols.mqtt.wire import decoded
 
 
@@ -164,3 +169,19 @@ def test_what_is_no_packet_is_not_written() -> None:
 def test_payloads_of_any_size_are_written_once(size: int) -> None:
     frame = Publish("a", bytes(size), 1, packet_id=7)
     assert decoded(encode(frame)) == [frame]
+
+
+@given(publishes())
+def test_a_publication_in_two_parts_is_the_whole_one(frame: Publish) -> None:
+    first = Publish(frame.topic, frame.payload, frame.qos, frame.retain, False, frame.packet_id)
+    head = publication_head(frame.topic, frame.qos, frame.retain, len(frame.payload))
+    assert publication(head, frame.packet_id or 0, frame.payload) == encode(first)
+
+
+@pytest.mark.parametrize("frame", [Puback(1), Pubrec(0x8001), Pubcomp(0xFFFF)])
+def test_acknowledgements_written_one_behind_the_other_are_the_same_octets(frame: Puback | Pubrec | Pubcomp) -> None:
+    out = BytesWriter()
+    kind = {Puback: PUBACK, Pubrec: PUBREC, Pubcomp: PUBCOMP}[type(frame)]
+    for _ in range(2):
+        write_acknowledgement(out, kind, frame.packet_id)
+    assert out.getvalue() == encode(frame) * 2

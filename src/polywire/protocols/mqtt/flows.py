@@ -8,7 +8,7 @@ They give the packets to send, in the order they must be sent; writing them, and
 from collections.abc import Iterable
 from typing import ClassVar, Final, final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt.errors import LocalProtocolError, RemoteProtocolError
@@ -39,6 +39,9 @@ Acknowledgement = Puback | Pubrec | Pubcomp | Suback | Unsuback
 """What ends, or moves on, a flow of the sender's."""
 
 FREE: Final = 0
+
+OVERHEAD: Final = 256
+"""Octets a publication that is kept takes beside its topic and payload."""
 
 SENDER: Final[dict[tuple[int, int], int]] = {
     (PUBACK, PUBACK): FREE,  # MQTT-142
@@ -98,6 +101,10 @@ class PacketIds:
             )
         self._used.add(number)
 
+    def full(self) -> bool:
+        """Whether as many are in use as may be."""
+        return len(self._used) >= self._most
+
     def free(self, number: int) -> None:
         """Let an id be used again."""
         self._used.discard(number)
@@ -108,7 +115,8 @@ class Sender:
     """What one side of a session has sent and the other has not acknowledged.
 
     ``max_in_flight`` bounds the number of such packets; one more raises ``LocalProtocolError`` and changes nothing.
-    ``unfinished`` is what ``resume`` gave in an earlier life of the session.
+    ``unfinished`` is what ``resume`` gave in an earlier life of the session. ``octets`` is about what the publications
+    take that are kept to be sent again.
     """
 
     def __init__(self, *, max_in_flight: int = MAX_PACKET_ID, unfinished: Iterable[Publish | Pubrel] = ()) -> None:
@@ -118,12 +126,17 @@ class Sender:
         self._published: Final[dict[int, Publish]] = {}  # MQTT-149
         self._released: Final[dict[int, Pubrel]] = {}  # MQTT-152: by PUBREC
         self._asked: Final[dict[int, int]] = {}  # SUBSCRIBE: the number of its filters
+        self.octets: i64 = 0
         for frame in unfinished:
             self._restore(frame)
 
     def in_flight(self) -> int:
         """How many packets wait for an acknowledgement."""
         return len(self._ids)
+
+    def full(self) -> bool:
+        """Whether one more would be too many."""
+        return self._ids.full()
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> Publish:
         """The PUBLISH to send for a new message; with QoS 1 and 2 it is remembered until it is acknowledged."""
@@ -132,11 +145,25 @@ class Sender:
         if qos not in (1, 2):
             raise LocalProtocolError(f"QoS is {qos}, and must be 0, 1 or 2", rule="MQTT-089")
         check_publication(topic, payload)
+        return self.begin(topic, payload, qos, retain)
+
+    def begin(self, topic: str, payload: bytes, qos: int, retain: bool) -> Publish:
+        """As ``publish``, for QoS 1 or 2 and a topic name that is known to be valid."""
         number = self._ids.take()
         frame = Publish(topic, payload, qos, retain, False, number)
         self._waiting[number] = PUBACK if qos == 1 else PUBREC
         self._published[number] = frame
+        self.octets += footprint(frame)
         return frame
+
+    def abandon(self, number: int) -> None:
+        """Forget a packet that is never to be sent again, and whose acknowledgement no one waits for."""
+        if number in self._waiting:
+            self._forget(number)
+
+    def received(self, number: int) -> bool:
+        """Whether the other side has this QoS 2 message and only the end of its flow is still to come."""
+        return number in self._released
 
     def subscribe(self, filters: tuple[tuple[str, int], ...]) -> Subscribe:
         """The SUBSCRIBE to send."""
@@ -161,6 +188,12 @@ class Sender:
         """
         number = frame.packet_id
         waiting = self._waiting.get(number)
+        if waiting == PUBACK and isinstance(frame, Puback):
+            # The one that comes most often, without the table.
+            del self._waiting[number]
+            self.octets -= footprint(self._published.pop(number))
+            self._ids.free(number)
+            return None
         if waiting is None:
             return Pubrel(number) if isinstance(frame, Pubrec) else None
         kind = _kind(frame)
@@ -174,7 +207,7 @@ class Sender:
         if following == FREE:
             self._forget(number)
             return None
-        self._published.pop(number, None)
+        self._unpublish(number)
         self._waiting[number] = following
         return self._released.setdefault(number, Pubrel(number))
 
@@ -204,13 +237,24 @@ class Sender:
         self._ids.claim(number)
         self._waiting[number] = PUBACK if frame.qos == 1 else PUBREC
         self._published[number] = frame
+        self.octets += footprint(frame)
+
+    def _unpublish(self, number: int) -> None:
+        frame = self._published.pop(number, None)
+        if frame is not None:
+            self.octets -= footprint(frame)
 
     def _forget(self, number: int) -> None:
         del self._waiting[number]
-        self._published.pop(number, None)
+        self._unpublish(number)
         self._released.pop(number, None)
         self._asked.pop(number, None)
         self._ids.free(number)
+
+
+def footprint(frame: Publish) -> i64:
+    """About how many octets of memory a publication takes while it is kept."""
+    return OVERHEAD + i64(len(frame.topic)) + i64(len(frame.payload))
 
 
 def _kind(frame: Acknowledgement) -> int:

@@ -116,3 +116,20 @@ def pattern_is_exact(topic_filter: str) -> bool:
     """Whether the hub's pattern matches just what the filter does; if not, ask ``matches`` too (MQTT-191)."""
     levels = topic_filter.split("/")
     return levels[0] not in {ONE_LEVEL, ALL_LEVELS} and "*" not in levels and "**" not in levels
+
+
+def name_for(channel: str, pattern: str) -> str:
+    """The topic name under which a message of the hub's ``channel`` reaches a subscription to ``pattern``.
+
+    It is the channel itself, but where the channel is a pattern (FMQP publishes to those): MQTT-100 wants a name that
+    the filter matches, so its wildcards become the filter's levels, and ``*`` where the filter has a wildcard too.
+    """
+    if "\0" not in channel:
+        return channel
+    levels = channel.split("/")
+    wanted = pattern.split("/")
+    for index, level in enumerate(levels):
+        if level.startswith("\0"):
+            literal = index < len(wanted) and not wanted[index].startswith("\0")
+            levels[index] = wanted[index] if literal else "*"
+    return "/".join(levels)

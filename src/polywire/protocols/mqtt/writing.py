@@ -1,7 +1,7 @@
 """Frames to octets. Whatever the standard forbids is refused here, before an octet of it exists."""
 
-from librt.strings import BytesWriter, write_i32_be
-from mypy_extensions import i32, i64
+from librt.strings import BytesWriter, write_i16_be, write_i32_be
+from mypy_extensions import i16, i32, i64
 
 from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt.errors import LocalProtocolError
@@ -88,6 +88,45 @@ def encode(frame: Frame) -> bytes:
 def check_publication(topic: str, payload: bytes) -> None:
     """Raise ``LocalProtocolError`` where no PUBLISH can have this topic and payload."""
     _check_length(4 + i64(len(_name(topic))) + i64(len(payload)))
+
+
+def publication_head(topic: str, qos: i64, retain: bool, size: i64) -> bytes:
+    """What a first PUBLISH with a payload of ``size`` octets begins with, up to its packet id or payload.
+
+    A hub that sends one message to many writes this once; ``publication`` has the rest. Raises ``LocalProtocolError``
+    as ``encode`` does.
+    """
+    name = _name(topic)
+    first: i64 = 0x30 | qos << 1
+    if retain:
+        first |= 1
+    length: i64 = 2 + i64(len(name)) + size
+    if qos != 0:
+        length += 2
+    if length < 128:
+        out = _word(first << 24 | length << 16 | i64(len(name)))
+    else:
+        out = _packet(first, length)
+        _number(out, len(name))
+    out.write(name)
+    return out.getvalue()
+
+
+def publication(head: bytes, packet_id: i64, payload: bytes) -> bytes:
+    """The PUBLISH with this head; ``packet_id`` is 0 where it has none."""
+    out = BytesWriter()
+    out.write(head)
+    if packet_id != 0:
+        write_i16_be(out, i16(packet_id if packet_id < 0x8000 else packet_id - 0x1_0000))
+    if len(payload) > COPIED_ONCE:
+        return out.getvalue() + payload
+    out.write(payload)
+    return out.getvalue()
+
+
+def write_acknowledgement(out: BytesWriter, kind: i64, packet_id: i64) -> None:
+    """Append a PUBACK, PUBREC or PUBCOMP."""
+    write_i32_be(out, i32(kind << 28 | 2 << 16 | packet_id))
 
 
 def _publish(frame: Publish) -> bytes:

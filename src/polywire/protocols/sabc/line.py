@@ -10,7 +10,7 @@ from mypy_extensions import i64
 
 from polywire.hub.client import Client
 from polywire.hub.message import Message
-from polywire.hub.routes import COPY_BELOW
+from polywire.hub.outbox import JOIN_BELOW
 from polywire.protocols import websocket
 from polywire.protocols.frame import Frame
 from polywire.protocols.sabc.bodies import unfit
@@ -88,7 +88,7 @@ class Line:
         self.last += 1
         number = str(self.last).encode()
         length: i64 = i64(len(prefix)) + i64(len(number)) + i64(len(octets))
-        if length < COPY_BELOW:
+        if length < JOIN_BELOW:
             out = _writer
             out.truncate(0)
             if self.messages:

@@ -12,7 +12,7 @@ from mypy_extensions import mypyc_attr
 
 from polywire.hub.channels import to_stars
 from polywire.hub.message import Date, Headers, HeaderValue, Message
-from polywire.hub.routes import COPY_BELOW
+from polywire.hub.outbox import JOIN_BELOW
 from polywire.protocols.sabc.bodies import CR, NUL, TERMINATOR, to_base64, unfit
 from polywire.protocols.sabc.headers import (
     BASE64,
@@ -58,7 +58,7 @@ def shared(message: Message, key: int) -> object:
             made = MARKED
         else:
             made = destination_line(message.channel) + content(message, plain=plain)
-    elif message.headers or message.content_type or not body or len(body) >= COPY_BELOW:
+    elif message.headers or message.content_type or not body or len(body) >= JOIN_BELOW:
         made = destination_line(message.channel) + content(message, plain=True)
     else:
         out = _writer

@@ -13,9 +13,9 @@ from mypy_extensions import i64, mypyc_attr
 from polywire.hub.channels import to_stars
 from polywire.hub.client import Client
 from polywire.hub.message import Date, Message
-from polywire.hub.outbox import Outbox
+from polywire.hub.outbox import JOIN_BELOW, Outbox
 from polywire.hub.queues import Consumer, Delivery, Queue
-from polywire.hub.routes import COPY_BELOW, Subscription
+from polywire.hub.routes import Subscription
 from polywire.protocols.umq.base36 import write
 from polywire.protocols.umq.bodies import Body, Payload, write_bare_body
 from polywire.protocols.umq.envelopes import write_envelope
@@ -155,7 +155,7 @@ class TopicWriter:
             if update is None:
                 self._client.counters.drop(UNENCODABLE)
                 return False
-            if len(update.rest) < COPY_BELOW:
+            if len(update.rest) < JOIN_BELOW:
                 taken = self._outbox.offer(update.head(self._start) + update.rest)
             else:
                 taken = self._outbox.offer_pair(update.head(self._start), update.rest)

@@ -1,0 +1,217 @@
+"""Messages on their way to one connected MQTT client.
+
+With QoS 0 they go straight to the outbox. With QoS 1 and 2 they take a packet id, as many at once as the limit of
+unacknowledged messages allows, and wait in order behind that; the outbox's cap bounds the octets of both.
+"""
+
+from typing import Final, cast, final
+
+from mypy_extensions import i64
+
+from polywire.hub.client import Client
+from polywire.hub.hub import QUEUE_PREFIX, Hub
+from polywire.hub.message import Message
+from polywire.hub.outbox import Outbox
+from polywire.hub.queues import Consumer, Delivery, Queue
+from polywire.hub.routes import Subscription
+from polywire.protocols.mqtt.errors import LocalProtocolError
+from polywire.protocols.mqtt.flows import OVERHEAD, Sender
+from polywire.protocols.mqtt.packets import Puback, Pubcomp, Publish, Pubrec
+from polywire.protocols.mqtt.stored import UNENCODABLE, SessionState
+from polywire.protocols.mqtt.topics import name_for
+from polywire.protocols.mqtt.writing import encode, publication, publication_head
+
+FORMS: Final = 16
+"""How many slots of ``Message.encoded`` a protocol has; those of MQTT are by QoS."""
+
+SLOW_READER: Final = "slow-reader"
+
+
+@final
+class Outgoing:
+    """What one client is sent."""
+
+    def __init__(self, client: Client, state: SessionState) -> None:
+        self._client: Final = client
+        self._outbox: Final[Outbox] = client.outbox
+        self._state: Final = state
+        self._sender: Final[Sender] = state.sender
+        self._forms: i64 = client.protocol * FORMS
+
+    def open(self) -> bool:
+        """Whether a message with QoS 1 or 2 could be sent at once."""
+        return self._state.waiting_octets == 0 and not self._sender.full() and not self._outbox.full()
+
+    def roomy(self, qos: i64) -> bool:
+        """Whether a queue may hand out one more."""
+        if qos == 0:
+            return not self._outbox.full()
+        return self.open() and self._outbox.roomy()
+
+    def resume(self) -> None:
+        """MQTT-146: go on where the session's last connection ended."""
+        self._outbox.keep(self._state.octets())
+        for frame in self._sender.resume():
+            self._outbox.put(encode(frame))
+        self.pump()
+
+    def send(self, message: Message, pattern: str, qos: i64, retain: bool) -> None:
+        """Send a topic's message, now or when the client has acknowledged enough."""
+        outbox = self._outbox
+        if qos == 0:
+            data = self._plain(message, pattern, retain)
+            if not data:
+                self._client.counters.drop(UNENCODABLE)
+            elif outbox.offer(data):
+                self._client.counters.messages_out += 1
+            else:
+                self._dropped(message)
+            return
+        topic = name_for(message.channel, pattern)
+        head = self._head(message, topic, qos, retain)
+        if not head:
+            self._client.counters.drop(UNENCODABLE)
+        elif not outbox.hold(OVERHEAD + i64(len(topic)) + i64(len(message.body))):
+            self._dropped(message)
+        elif self.open():
+            self._begin(head, topic, message.body, qos, retain)
+        else:
+            self._state.push(Publish(topic, message.body, qos, retain))
+
+    def send_queued(self, delivery: Delivery, channel: str, qos: i64) -> None:
+        """Send a queue's message; with QoS 0 it is done when it is written, otherwise when it is acknowledged."""
+        body = delivery.message.body
+        try:
+            head = publication_head(channel, qos, False, len(body))
+        except LocalProtocolError:
+            self._client.counters.drop(UNENCODABLE)
+            delivery.ack()
+            return
+        if qos == 0:
+            self._outbox.put(publication(head, 0, body))
+            self._client.counters.messages_out += 1
+            delivery.ack()
+            return
+        size = OVERHEAD + i64(len(channel)) + i64(len(body))
+        if not self._outbox.hold(size):
+            self._outbox.keep(size)
+        self._state.deliveries[self._begin(head, channel, body, qos, False)] = delivery
+
+    def acknowledged(self, frame: Puback | Pubrec | Pubcomp) -> None:
+        """The client has got, or let go of, what was sent under an id. Raises ``RemoteProtocolError``."""
+        before: i64 = self._sender.octets
+        answer = self._sender.acknowledged(frame)
+        self._outbox.release(before - self._sender.octets)
+        if answer is not None:
+            self._outbox.put(encode(answer))
+        elif not isinstance(frame, Pubrec) and self._state.deliveries:
+            delivery = self._state.deliveries.pop(frame.packet_id, None)
+            if delivery is not None:
+                delivery.ack()
+        if self._state.waiting_octets != 0:
+            self.pump()
+
+    def pump(self) -> None:
+        """Send what waits, as far as it may go."""
+        state = self._state
+        while state.waiting_octets != 0 and not self._sender.full() and not self._outbox.full():
+            frame = state.pop()
+            sent = self._sender.begin(frame.topic, frame.payload, frame.qos, frame.retain)
+            self._outbox.put(encode(sent))
+            self._client.counters.messages_out += 1
+
+    def give_back(self) -> None:
+        """The connection has ended: the queues' messages the client has not got are theirs again."""
+        deliveries = self._state.deliveries
+        for number, delivery in list(deliveries.items()):
+            if self._sender.received(number):
+                delivery.ack()
+            else:
+                self._sender.abandon(number)
+        deliveries.clear()
+
+    def _begin(self, head: bytes, topic: str, body: bytes, qos: i64, retain: bool) -> int:
+        number = cast("int", self._sender.begin(topic, body, qos, retain).packet_id)
+        self._outbox.put(publication(head, number, body))
+        self._client.counters.messages_out += 1
+        return number
+
+    def _plain(self, message: Message, pattern: str, retain: bool) -> bytes:
+        """The whole packet with QoS 0; empty where there can be none."""
+        if not retain:
+            known = message.encoded.get(self._forms)
+            if known is not None:
+                return cast("bytes", known)
+        topic = name_for(message.channel, pattern)
+        try:
+            data = publication(publication_head(topic, 0, retain, len(message.body)), 0, message.body)
+        except LocalProtocolError:
+            data = b""
+        if not retain and topic is message.channel:
+            message.encoded[self._forms] = data
+        return data
+
+    def _head(self, message: Message, topic: str, qos: i64, retain: bool) -> bytes:
+        """The packet up to its id; empty where there can be none."""
+        form = self._forms + qos
+        if not retain:
+            known = message.encoded.get(form)
+            if known is not None:
+                return cast("bytes", known)
+        try:
+            head = publication_head(topic, qos, retain, len(message.body))
+        except LocalProtocolError:
+            head = b""
+        if not retain and topic is message.channel:
+            message.encoded[form] = head
+        return head
+
+    def _dropped(self, message: Message) -> None:
+        self._client.counters.drop(SLOW_READER)
+        self._outbox.count_dropped(message.channel, 1)
+
+
+@final
+class MqttSubscription(Subscription):
+    """A topic filter of a connected client."""
+
+    def __init__(self, pattern: str, qos: int, client: Client, outgoing: Outgoing) -> None:
+        super().__init__(pattern, client.outbox, client.number, protocol=client.protocol, rank=qos)
+        self._outgoing: Final = outgoing
+
+    def deliver(self, message: Message) -> None:
+        """MQTT-094: as a message that is not retained. MQTT-118: with the lower QoS."""
+        self._outgoing.send(message, self.pattern, min(message.qos, self.rank), False)
+
+    def deliver_retained(self, message: Message) -> None:
+        """MQTT-093: because the subscription is new."""
+        self._outgoing.send(message, self.pattern, min(message.qos, self.rank), True)
+
+
+@final
+class MqttConsumer(Consumer):
+    """A queue a connected client takes from, with the QoS of its subscription."""
+
+    def __init__(self, hub: Hub, queue: Queue, outgoing: Outgoing) -> None:
+        super().__init__()
+        self._hub: Final = hub
+        self.queue: Final = queue
+        self._outgoing: Final = outgoing
+        self.qos = 0
+        self.leaving = False
+
+    def room(self) -> bool:
+        """Whether the client keeps up."""
+        return not self.leaving and self._outgoing.roomy(self.qos)
+
+    def take(self, delivery: Delivery) -> None:
+        """Send the message."""
+        self._outgoing.send_queued(delivery, QUEUE_PREFIX + self.queue.name, self.qos)
+
+    def leave(self) -> bool:
+        """Take nothing more; True once there is nothing to wait for (MQTT-128)."""
+        self.leaving = True
+        if self.pending:
+            return False
+        self._hub.stop_consuming(self.queue, self)
+        return True
