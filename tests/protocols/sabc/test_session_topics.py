@@ -196,7 +196,7 @@ def test_a_reader_that_is_too_slow_loses_messages_of_topics_and_they_are_counted
     other.wire.outbox.stall()
     for number in range(30):
         client.ask(f"msg-id::{number}", "destination::a", body="x" * 100)
-        site.loop.clock.advance(1)
+        site.clock.advance(1)
     dropped = other.wire.outbox.dropped
     assert dropped > 10
     assert other.wire.client.counters.dropped == {"slow-reader": dropped}

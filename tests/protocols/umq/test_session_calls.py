@@ -187,7 +187,7 @@ def test_a_stream_that_is_not_read_is_ended(site: Site) -> None:
     for _ in range(3):
         site.hub.services.reply(call, Message("lamp", b"x" * 900), last=False)
         site.loop.turn()
-    site.loop.clock.advance(PATIENCE)
+    site.clock.advance(PATIENCE)
     peer.hears()
     site.hub.services.reply(call, Message("lamp", b"x" * 900), last=False)
     assert service.cancelled == ["slow-reader"]
@@ -330,7 +330,7 @@ def test_a_provider_that_does_not_read_gets_no_more(site: Site) -> None:
     for _ in range(3):
         ask(site, large)
         site.loop.turn()
-    site.loop.clock.advance(PATIENCE)
+    site.clock.advance(PATIENCE)
     client = ask(site, large)[0]
     (error,) = client.got
     assert isinstance(error, CallError)
