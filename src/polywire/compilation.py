@@ -69,6 +69,12 @@ HOT_MODULES = (
     "polywire.protocols.micromsg.filters",
     "polywire.protocols.micromsg.windows",
     "polywire.protocols.micromsg.json_payload",
+    "polywire.protocols.micromsg.bridge",
+    "polywire.protocols.micromsg.outgoing",
+    "polywire.protocols.micromsg.receivers",
+    "polywire.protocols.micromsg.places",
+    "polywire.protocols.micromsg.subscribing",
+    "polywire.protocols.micromsg.session",
 )
 
 

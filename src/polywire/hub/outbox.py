@@ -109,6 +109,10 @@ class Outbox:
         """Whether the cap is reached."""
         return self._size >= self._cap
 
+    def room(self) -> int:
+        """How many octets are left below the cap; for what a session keeps back until its peer may get it."""
+        return self._cap - self._size if self._size < self._cap else 0
+
     def offer(self, data: bytes | memoryview) -> bool:
         """Add whole messages of topics. False where the policy for a slow reader kept them out."""
         length: i64 = len(data)
