@@ -229,7 +229,7 @@ class MicromsgSession:
                 return
         if self._ack_number:
             self._last = frame.sequence
-        if frame.destination != self._destination:
+        if frame.destination != self._destination or not self._channel:
             channel = places.of_message(frame.destination)
             if isinstance(channel, Error):
                 client.counters.drop("no-such-destination")
