@@ -154,3 +154,72 @@ def test_drops_are_counted_by_channel_up_to_a_bound() -> None:
     assert link.outbox.dropped == 2 * (CHANNELS_COUNTED + 5)
     assert link.outbox.dropped_by_channel["c0"] == 2
     assert link.outbox.dropped_by_channel[""] == 10
+
+
+def test_what_a_session_keeps_back_counts_and_publishers_wait_for_it_a_moment() -> None:
+    loop = Loop()
+    link, publisher = FakeLink(loop, cap=10, policy=BLOCK), FakeLink(loop)
+    loop.flusher.source = publisher
+    assert link.outbox.hold(8)
+    assert publisher.paused == 0
+    assert link.outbox.hold(8)
+    assert link.outbox.hold(4)
+    assert publisher.paused == 1
+    assert not link.outbox.hold(1)  # twice the cap
+    link.outbox.put(b"reply")
+    loop.turn()
+    assert publisher.paused == 1  # a reply that was written makes no room
+    link.outbox.release(12)
+    assert publisher.paused == 0
+    loop.clock.advance(PATIENCE)
+    assert link.outbox.hold(8)
+    assert publisher.paused == 1
+
+
+def test_a_peer_that_lets_messages_be_kept_back_too_long_is_waited_for_no_more_until_it_caught_up() -> None:
+    loop = Loop()
+    link, publisher = FakeLink(loop, cap=10), FakeLink(loop)
+    loop.flusher.source = publisher
+    assert link.outbox.hold(10)
+    assert link.outbox.hold(1)
+    loop.clock.advance(PATIENCE)
+    assert publisher.paused == 0
+    assert not link.outbox.hold(1)
+    link.outbox.release(5)
+    assert link.outbox.hold(4)
+    assert not link.outbox.hold(1)
+    assert publisher.paused == 0
+    link.outbox.release(10)
+    assert link.outbox.hold(10)
+    assert link.outbox.hold(1)
+    assert publisher.paused == 1
+
+
+def test_nobody_waits_for_what_is_kept_back_from_himself() -> None:
+    loop = Loop()
+    link = FakeLink(loop, cap=10)
+    loop.flusher.source = link
+    assert link.outbox.hold(100)  # the first is always let in
+    assert not link.outbox.hold(1)
+    assert link.paused == 0
+
+
+def test_too_much_kept_back_can_cost_the_connection() -> None:
+    loop = Loop()
+    link = FakeLink(loop, cap=10, policy=DISCONNECT)
+    assert link.outbox.hold(10)
+    assert not link.outbox.hold(1)
+    assert link.overflows == 1
+
+
+def test_a_closed_outbox_holds_nothing_and_lets_publishers_go_on() -> None:
+    loop = Loop()
+    link, publisher = FakeLink(loop, cap=10), FakeLink(loop)
+    loop.flusher.source = publisher
+    assert link.outbox.hold(10)
+    assert link.outbox.hold(1)
+    link.outbox.close()
+    assert publisher.paused == 0
+    assert not link.outbox.hold(1)
+    link.outbox.release(11)
+    assert link.outbox.size() == 0

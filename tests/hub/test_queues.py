@@ -120,3 +120,57 @@ def test_no_message_is_lost_doubled_or_overtaken_in_the_queue(steps: list[str], 
             assert queue.waiting() == 0
     waiting = [delivery.number for delivery in queue._waiting]
     assert waiting == sorted(waiting)
+
+
+class Chooser(Worker):
+    """A consumer of messages that begin with a letter."""
+
+    def __init__(self, letter: bytes, window: int = 10) -> None:
+        Consumer.__init__(self, choosy=True)
+        self.window = window
+        self.letter = letter
+        self.got = []
+
+    def wants(self, message: Message) -> bool:
+        return message.body.startswith(self.letter)
+
+
+class Swallower(Worker):
+    """A consumer that acknowledges what it is given at once."""
+
+    def take(self, delivery: Delivery) -> None:
+        super().take(delivery)
+        delivery.ack()
+
+
+def test_a_message_nobody_present_wants_is_set_aside_and_keeps_its_place() -> None:
+    queue, chooser = Queue("q"), Chooser(b"a")
+    queue.attach(chooser)
+    fill(queue, b"b1", b"a1", b"b2", b"a2")
+    assert chooser.bodies() == [b"a1", b"a2"]
+    assert (len(queue), queue.waiting()) == (4, 2)
+    assert [message.body for message in queue.contents()] == [b"b1", b"a1", b"b2", b"a2"]
+    queue.detach(chooser)
+    worker = Worker(10)
+    queue.attach(worker)
+    assert worker.bodies() == [b"b1", b"a1", b"b2", b"a2"]
+
+
+def test_a_message_that_is_wanted_waits_for_room_in_order() -> None:
+    queue, chooser = Queue("q"), Chooser(b"a", window=1)
+    queue.attach(chooser)
+    fill(queue, b"a1", b"a2", b"b")
+    assert chooser.bodies() == [b"a1"]
+    chooser.letter = b""
+    queue.reconsider()
+    chooser.got[0].ack()
+    chooser.got[1].ack()
+    assert chooser.bodies() == [b"a1", b"a2", b"b"]
+
+
+def test_a_long_queue_for_somebody_who_acknowledges_at_once_costs_no_stack() -> None:
+    queue, worker = Queue("q"), Swallower()
+    fill(queue, *[b"%d" % number for number in range(20_000)])
+    queue.attach(worker)
+    assert worker.bodies() == [b"%d" % number for number in range(20_000)]
+    assert len(queue) == 0

@@ -7,6 +7,10 @@ wait here, up to the cap.
 A reader that is merely slower than a burst is not a slow reader: with the policies ``drop`` and ``disconnect``, whoever
 publishes into a full outbox waits for it first, but no longer than ``PATIENCE``. A reader that took nothing in that
 time is slow, and from then on its policy holds, and nobody waits for it, until it has caught up.
+
+A protocol with windows may have to keep messages back although the transport would take them. They stay with the
+session, and are counted here (``hold``, ``release``) under the same cap. Publishers wait for those no longer than
+``PATIENCE`` whatever the policy: while they are not read, their own acknowledgements are not read either.
 """
 
 from collections.abc import Callable
@@ -95,6 +99,9 @@ class Outbox:
         self._slow = False  # the reader took nothing for too long
         self._patience: Timer | None = None
         self._own_pause = False  # its own peer is not read because of replies it does not take
+        self._held: i64 = 0  # octets that a session keeps back
+        self._lagging = False  # the peer let them be kept back for too long
+        self._lag: Timer | None = None
         self._waiting: list[Link] = []  # publishers that are not read because of this outbox
         self.on_room: Callable[[], None] | None = None  # told when everything has been written after a stall
         self.written: i64 = 0
@@ -109,9 +116,26 @@ class Outbox:
         """Whether the cap is reached."""
         return self._size >= self._cap
 
-    def room(self) -> int:
-        """How many octets are left below the cap; for what a session keeps back until its peer may get it."""
-        return self._cap - self._size if self._size < self._cap else 0
+    def hold(self, octets: int) -> bool:
+        """Count a topic's message that a session keeps back until its peer may get it. False: drop it."""
+        total: i64 = self._held + self._size + octets
+        if self._closed or (total > self._cap and self._held > 0 and not self._admit_held()):
+            return False
+        self._held += octets
+        return True
+
+    def release(self, octets: int) -> None:
+        """The session no longer keeps these octets back."""
+        if self._closed:
+            return
+        self._held -= octets
+        if self._held == 0:
+            self._lagging = False
+        if self._held + self._size < self._cap:
+            if self._lag is not None:
+                self._lag.cancel()
+                self._lag = None
+            self._wake()
 
     def offer(self, data: bytes | memoryview) -> bool:
         """Add whole messages of topics. False where the policy for a slow reader kept them out."""
@@ -173,7 +197,11 @@ class Outbox:
         self._closed = True
         self._chunks = []
         self._size = 0
+        self._held = 0
         self._be_patient_no_more()
+        if self._lag is not None:
+            self._lag.cancel()
+            self._lag = None
         self._relieve()
 
     def _append(self, data: bytes | memoryview, length: i64) -> None:
@@ -207,6 +235,27 @@ class Outbox:
         if self._policy != BLOCK and self._patience is None:
             self._patience = self._flusher.later(PATIENCE, self._declare_slow)
 
+    def _admit_held(self) -> bool:
+        """Whether another message may be kept back though the cap is reached."""
+        source = self._flusher.source
+        others = source is not None and source is not self._link
+        if others and not self._lagging and self._held + self._size < 2 * self._cap:
+            if source is not None and source not in self._waiting:
+                self._waiting.append(source)
+                source.pause_reading()
+            if self._lag is None:
+                self._lag = self._flusher.later(PATIENCE, self._declare_lagging)
+            return True
+        if self._policy == DISCONNECT:
+            self._closed = True
+            self._link.overflow()
+        return False
+
+    def _declare_lagging(self) -> None:
+        self._lag = None
+        self._lagging = True
+        self._wake()
+
     def _declare_slow(self) -> None:
         self._patience = None
         self._slow = True
@@ -222,7 +271,8 @@ class Outbox:
         if self._own_pause:
             self._own_pause = False
             self._link.resume_reading()
-        self._wake()
+        if self._held < self._cap:
+            self._wake()
         if self.on_room is not None and not self._closed:
             self.on_room()
 

@@ -15,7 +15,9 @@ def handshake(required: str = "", optional: str = "", identity: str = "c") -> by
 class Talker:
     """One connection. ``use`` is what the offer and the final message both require; None: no handshake yet."""
 
-    def __init__(self, site: Site, use: str | None = "pub-sub", *, limits: Limits | None = None, cap: int = 1 << 22):
+    def __init__(
+        self, site: Site, use: str | None = "pub-sub", *, limits: Limits | None = None, cap: int = 1 << 22
+    ) -> None:
         self.wire: Wire = site.connect("micromsg", MicromsgSession, limits=limits, cap=cap)
         self.decoder = Decoder(CLIENT)
         self.sequence = 0
@@ -50,7 +52,9 @@ class Talker:
         return self.tell(Message(self.sequence, destination, payload, properties))
 
     def subscribe(self, destination: str, condition: str = "") -> "Talker":
-        arguments = (("destination", destination), ("filter", condition)) if condition else (("destination", destination),)
+        arguments = (
+            (("destination", destination), ("filter", condition)) if condition else (("destination", destination),)
+        )
         return self.tell(Command("subscribe", arguments))
 
     def unsubscribe(self, destination: str) -> "Talker":

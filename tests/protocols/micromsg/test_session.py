@@ -465,7 +465,9 @@ class TestErrors:
         assert acks == [talker.acked(1, "ack"), talker.acked(2, "ack")]
         assert talker.wire.client.counters.dropped == {"no-such-destination": 1}
 
-    @pytest.mark.parametrize("destination", ["topic/a/**/b", "topic/queue/a", "topic/$/x", "x" * 256, "topic/\0", "q\0"])
+    @pytest.mark.parametrize(
+        "destination", ["topic/a/**/b", "topic/queue/a", "topic/$/x", "x" * 256, "topic/\0", "q\0"]
+    )
     def test_a_subscription_to_nowhere_is_told(self, site: Site, destination: str) -> None:
         (error,) = Talker(site).subscribe(destination).frames()
         assert isinstance(error, Error)

@@ -57,7 +57,6 @@ def test_of_the_optional_ones_the_hub_names_those_it_knows(site: Site) -> None:
 
 def _listed(text: str) -> list[NamedExtension]:
 
-
     return list(extensions.read(text.encode()))
 
 

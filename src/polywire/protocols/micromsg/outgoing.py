@@ -1,7 +1,7 @@
 """What the hub sends to one MicroMsg2 connection: numbered, within the window the two sides agreed on.
 
-Messages of topics that find the window closed wait here in order, and count against the outbox's cap: beyond it they
-are dropped, as for any slow reader. A queue's messages wait in their queue; only one of them stands in line with the
+Messages of topics that find the window closed wait here in order, and count against the outbox's cap: beyond it the
+policy for slow readers decides. A queue's messages wait in their queue; only one of them stands in line with the
 topics' messages, so that neither kind keeps the other out. A message counts as sent once it is in the outbox.
 """
 
@@ -50,7 +50,6 @@ class Outgoing:
         self._json: Final = json
         self._form: Final = (WITH_DOTNET if types else 0) | (WITH_JSON if json else 0)
         self._waiting: Final[deque[Parcel]] = deque()
-        self._waiting_octets: i64 = 0
         self._queued: i64 = 0  # how many of the waiting are a queue's
         self._unacknowledged: Final[deque[Delivery | None]] = deque()
         self._offering = False
@@ -85,9 +84,7 @@ class Outgoing:
             return
         named_type = "" if self._types is None else type_name(message)
         if self._waiting or not self._window.is_open():
-            size: i64 = len(octets) + PARCEL_SIZE
-            if self._waiting_octets + size <= client.outbox.room():
-                self._waiting_octets += size
+            if client.outbox.hold(len(octets) + PARCEL_SIZE):
                 self._waiting.append(Parcel(octets, named_type, None))
             else:
                 self._dropped(message)
@@ -127,7 +124,6 @@ class Outgoing:
         named_type = "" if self._types is None else type_name(message)
         if self._waiting or not self._window.is_open():
             self._queued += 1
-            self._waiting_octets += len(octets) + PARCEL_SIZE
             self._waiting.append(Parcel(octets, named_type, delivery))
             return
         self._put(octets, named_type, delivery)
@@ -152,9 +148,10 @@ class Outgoing:
         waiting = self._waiting
         while waiting and self._window.is_open() and not self._client.outbox.full() and not self._offering:
             parcel = waiting.popleft()
-            self._waiting_octets -= len(parcel.octets) + PARCEL_SIZE
             if parcel.delivery is not None:
                 self._queued -= 1
+            else:
+                self._client.outbox.release(len(parcel.octets) + PARCEL_SIZE)
             self._put(parcel.octets, parcel.named_type, parcel.delivery)
 
     def has_sent_to(self, consumer: Consumer) -> bool:
@@ -170,15 +167,16 @@ class Outgoing:
         for parcel in self._waiting:
             if parcel.delivery is not None and parcel.delivery.consumer is consumer:
                 self._queued -= 1
-                self._waiting_octets -= len(parcel.octets) + PARCEL_SIZE
         self._waiting.clear()
         self._waiting.extend(kept)
 
     def close(self) -> None:
         """Send nothing more."""
         self.closed = True
+        for parcel in self._waiting:
+            if parcel.delivery is None:
+                self._client.outbox.release(len(parcel.octets) + PARCEL_SIZE)
         self._waiting.clear()
-        self._waiting_octets = 0
         self._queued = 0
 
     def _put(self, octets: bytes, named_type: str, delivery: Delivery | None) -> None:
