@@ -74,6 +74,7 @@ class TestTopics:
         assert low.messages() == [("topic/t", b"1")]
         assert high.messages() == [("topic/t", b"2")]
 
+    @pytest.mark.rule("MICROMSG-181")
     def test_a_message_that_several_subscriptions_let_through_comes_once(self, site: Site) -> None:
         talker = Talker(site).subscribe("topic/a", "n=N1").subscribe("topic/*", "n>N0").subscribe("topic/**")
         Talker(site).send("topic/a", b"1", "n:N1;").send("topic/a", b"2", "n:N2;").send("topic/a", b"3")
@@ -91,6 +92,7 @@ class TestTopics:
         Talker(site).send("topic/a", b"2", "n:N2;")
         assert talker.messages() == [("topic/a", b"2")]
 
+    @pytest.mark.rule("MICROMSG-185")
     def test_a_late_subscriber_gets_the_retained_messages_its_filter_lets_through(self, site: Site) -> None:
         published(site, Message("a/1", b"one", headers=(("n", 1),), retain=True))
         published(site, Message("a/2", b"two", headers=(("n", 2),), retain=True))
@@ -164,6 +166,7 @@ class TestQueues:
         first.wire.lose()
         assert sorted(payload for _, payload in second.messages()) == [b"2", b"3", b"4", b"5"]
 
+    @pytest.mark.rule("MICROMSG-183")
     def test_without_acks_a_message_is_taken_once_it_is_written(self, site: Site) -> None:
         first = Talker(site).subscribe("jobs")
         Talker(site).send("jobs", b"1")
@@ -191,6 +194,7 @@ class TestQueues:
         assert got == 20
         assert site.hub.queue("jobs").waiting() == 0
 
+    @pytest.mark.rule("MICROMSG-184")
     def test_whoever_unsubscribes_may_still_acknowledge_what_it_has(self, site: Site) -> None:
         talker = Talker(site, "pub-sub;batch-ack:max-count=2").subscribe("jobs")
         Talker(site).send("jobs", b"1").send("jobs", b"2").send("jobs", b"3")
@@ -215,6 +219,7 @@ class TestQueues:
         sender.send("jobs", b"2")
         assert [payload for _, payload in talker.messages()] == [b"1", b"2"]
 
+    @pytest.mark.rule("MICROMSG-182")
     def test_a_filter_leaves_the_other_messages_to_others(self, site: Site) -> None:
         picky = Talker(site).subscribe("jobs", "n=N1")
         sender = Talker(site)
@@ -236,6 +241,19 @@ class TestQueues:
         assert sorted(got) == [b"q0", b"q1", b"q2", b"t0", b"t1", b"t2"]
         assert got.index(b"q0") < got.index(b"t2")
 
+    def test_several_queues_take_turns_at_a_narrow_window(self, site: Site) -> None:
+        talker = Talker(site, "pub-sub;ack").subscribe("a").subscribe("b").subscribe("c")
+        sender = Talker(site)
+        for queue in ("a", "b", "c"):
+            for number in range(3):
+                sender.send(queue, b"%d" % number)
+        got = [destination for destination, _ in talker.messages()]
+        for sequence in range(1, 9):
+            got += [destination for destination, _ in talker.ack(sequence, "ack").messages()]
+        assert {queue: got.count(queue) for queue in got} == {"a": 3, "b": 3, "c": 3}
+        assert set(got[2:5]) == {"a", "b", "c"}
+
+    @pytest.mark.rule("MICROMSG-177")
     def test_a_full_queue_is_told_and_the_window_goes_on(self, site: Site) -> None:
         site.hub.queue_messages = 1
         talker = Talker(site, "ack")
@@ -375,6 +393,7 @@ class TestTypes:
 
 
 class TestHeaders:
+    @pytest.mark.rule("MICROMSG-179")
     def test_properties_are_headers_with_their_types(self, site: Site) -> None:
         recorder = heard(site, "a")
         text = "room:N12;share:N1.5;at:D1413198000.5;name:Ta%20b;first_name:jonas;content-type:Ttext%2Fplain;"
@@ -389,6 +408,7 @@ class TestHeaders:
             ("first_name", "jonas"),
         )
 
+    @pytest.mark.rule("MICROMSG-179")
     def test_headers_are_properties_and_what_can_not_be_one_stays_behind(self, site: Site) -> None:
         talker = Talker(site).subscribe("topic/a")
         headers = (
@@ -433,6 +453,7 @@ class TestJson:
         assert talker.closed
         assert [(message.body, message.content_type) for message in recorder.got] == [(b'{"a": 1}', "application/json")]
 
+    @pytest.mark.rule("MICROMSG-180")
     def test_what_others_publish_that_is_not_json_is_dropped_and_counted(self, site: Site) -> None:
         talker = Talker(site, "json;pub-sub").subscribe("topic/a")
         published(site, Message("a", b"no"))
@@ -440,6 +461,7 @@ class TestJson:
         assert talker.frames() == [Frame(1, "topic/a", b"[1]")]
         assert talker.wire.client.counters.dropped == {"not-json": 1}
 
+    @pytest.mark.rule("MICROMSG-180")
     def test_a_queue_keeps_what_is_not_json_for_those_who_take_it(self, site: Site) -> None:
         talker = Talker(site, "json;pub-sub").subscribe("jobs")
         published(site, Message("queue/jobs", b"no"))
@@ -453,6 +475,7 @@ class TestErrors:
         "destination",
         ["$/x", "topic/$/x", "topic/$", "topic/", "", "topic/a/*", "topic/**", "topic/queue/a", "queue/", "topic/a\0"],
     )
+    @pytest.mark.rule("MICROMSG-177", "MICROMSG-188")
     def test_a_message_to_nowhere_is_told_and_acknowledged(self, site: Site, destination: str) -> None:
         talker = Talker(site, "ack").send(destination, b"1").send("topic/a", b"2")
         error, *acks = talker.frames()
@@ -563,6 +586,7 @@ class TestAccess:
         ]
         return Site(passwords={"anna": "x"}, rules=AccessRules(rules))
 
+    @pytest.mark.rule("MICROMSG-187")
     def test_what_no_rule_allows_is_forbidden(self, site: Site) -> None:
         talker = Talker(site, "x-auth:user=anna,password=x;pub-sub;batch-ack")
         talker.send("topic/sensors/anna/door").send("in").send("topic/sensors/otto/door").send("out")
@@ -589,6 +613,7 @@ class TestDrain:
         assert talker.frames() == [Error("shutting-down")]
         assert talker.closed
 
+    @pytest.mark.rule("MICROMSG-186")
     def test_a_client_with_a_queue_s_messages_may_acknowledge_them_first(self, site: Site) -> None:
         talker = Talker(site, "pub-sub;batch-ack").subscribe("jobs")
         sender = Talker(site).send("jobs", b"1").send("jobs", b"2")
@@ -604,6 +629,7 @@ class TestDrain:
         talker.wire.lose()
         assert [message.body for message in site.hub.queue("jobs").contents()] == [b"3"]
 
+    @pytest.mark.rule("MICROMSG-186")
     def test_new_work_meanwhile_is_refused(self, site: Site) -> None:
         for work in (Frame(1, "topic/a", b""), Command("subscribe", (("destination", "topic/a"),))):
             talker = Talker(site, "pub-sub;batch-ack").subscribe("jobs")

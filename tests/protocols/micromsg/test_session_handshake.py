@@ -101,6 +101,7 @@ class TestLogin:
     def site(self) -> Site:
         return Site(passwords={"anna": "p w"})
 
+    @pytest.mark.rule("MICROMSG-178")
     def test_user_and_password_come_with_x_auth(self, site: Site) -> None:
         talker = Talker(site, "x-auth:user=anna,password=p%20w;pub-sub")
         assert talker.wire.is_established
@@ -113,6 +114,7 @@ class TestLogin:
     def test_without_x_auth_the_listener_or_the_certificate_decides(self, site: Site) -> None:
         assert Talker(site, "pub-sub").wire.logins == [Login()]
 
+    @pytest.mark.rule("MICROMSG-178")
     def test_a_refused_login_is_forbidden_and_ends_the_connection(self, site: Site) -> None:
         talker = Talker(site, "x-auth:user=anna,password=guess")
         assert talker.frames() == [Error("forbidden", (("name", "x-auth"), ("reason", "login failed")))]
@@ -120,6 +122,7 @@ class TestLogin:
         assert not talker.wire.is_established
         assert talker.wire.client.counters.faults == {"login": 1}
 
+    @pytest.mark.rule("MICROMSG-178")
     def test_what_came_with_the_final_message_waits_for_the_login(self, site: Site) -> None:
         site.slow_logins = True
         talker, use = Talker(site, None), "x-auth:user=anna,password=p%20w;pub-sub"

@@ -52,7 +52,7 @@ class Outgoing:
         self._waiting: Final[deque[Parcel]] = deque()
         self._queued: i64 = 0  # how many of the waiting are a queue's
         self._unacknowledged: Final[deque[Delivery | None]] = deque()
-        self._offering = False
+        self._busy = False  # between numbers: nothing may be sent from below
         self.draining = False
         self.closed = False
 
@@ -93,9 +93,9 @@ class Outgoing:
         told = "" if types is None else types.told
         ready = self._ready(octets, named_type)
         # Making room in the outbox may call back here, before this message has got its number.
-        self._offering = True
+        self._busy = True
         accepted = client.outbox.offer(ready)
-        self._offering = False
+        self._busy = False
         if accepted:
             self._sent(None)
         else:
@@ -105,7 +105,7 @@ class Outgoing:
 
     def room(self) -> bool:
         """Whether a queue may hand out a message for this connection."""
-        if self.closed or self.draining or self._offering:
+        if self.closed or self.draining or self._busy:
             return False
         return self._queued == 0 and not self._client.outbox.full()
 
@@ -139,14 +139,17 @@ class Outgoing:
             if delivery is not None:
                 done.append(delivery)
         self.resume()
+        # The queues these came from get no room before the others: whoever calls this lets them take turns.
+        self._busy = True
         for delivery in done:
             delivery.ack()
+        self._busy = False
         return None
 
     def resume(self) -> None:
         """Send what waits, as far as window and outbox allow."""
         waiting = self._waiting
-        while waiting and self._window.is_open() and not self._client.outbox.full() and not self._offering:
+        while waiting and self._window.is_open() and not self._client.outbox.full() and not self._busy:
             parcel = waiting.popleft()
             if parcel.delivery is not None:
                 self._queued -= 1

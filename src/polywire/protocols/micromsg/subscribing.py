@@ -1,5 +1,6 @@
 """What one MicroMsg2 connection is subscribed to, and the commands that change it."""
 
+from collections import deque
 from typing import Final, final
 
 from polywire.hub.client import Client
@@ -26,6 +27,8 @@ class Receivers:
         self._limit: Final = limit
         self._seen: Final = Seen()
         self._consumers: Final[dict[str, MicromsgConsumer]] = {}  # by channel
+        self._turns: Final[deque[MicromsgConsumer]] = deque()  # the same, the next to be served first
+        self._leaving = 0
         self._filters: Final[dict[str, int]] = {}  # octets, by channel or pattern
         self._filter_octets = 0
 
@@ -64,6 +67,7 @@ class Receivers:
         if consumer is not None and not consumer.leaving:
             self._count_filter(channel, 0)
             consumer.leaving = True
+            self._leaving += 1
             self._leave(channel, consumer)
             return None
         if consumer is None and self._hub.unsubscribe(self._client, channel):
@@ -72,29 +76,38 @@ class Receivers:
         return commands.no_such_destination(destination)
 
     def resume(self) -> None:
-        """The connection has room again, perhaps: let the queues hand out."""
-        for channel, consumer in list(self._consumers.items()):
-            if consumer.leaving:
-                self._leave(channel, consumer)
-            else:
-                consumer.queue.dispatch()
+        """The connection has room again, perhaps: let the queues hand out, in turn."""
+        if self._leaving:
+            for channel, consumer in list(self._consumers.items()):
+                if consumer.leaving:
+                    self._leave(channel, consumer)
+        turns = self._turns
+        for _ in range(len(turns)):
+            if not self._outgoing.room():
+                return
+            turns.rotate(-1)
+            turns[-1].queue.dispatch()
 
     def end(self) -> None:
         """The connection is gone. MICROMSG-139: what was not acknowledged returns to its queue."""
         for consumer in list(self._consumers.values()):
             self._hub.stop_consuming(consumer.queue, consumer)
         self._consumers.clear()
+        self._turns.clear()
 
     def _consume(self, channel: str, destination: str, condition: Filter) -> None:
         consumer = self._consumers.get(channel)
         if consumer is not None:
             consumer.condition = condition
-            consumer.leaving = False
+            if consumer.leaving:
+                consumer.leaving = False
+                self._leaving -= 1
             consumer.queue.reconsider()
             return
         queue = self._hub.queue(channel[len(QUEUE_PREFIX) :])
         consumer = MicromsgConsumer(queue, destination, self._client, self._outgoing, condition)
         self._consumers[channel] = consumer
+        self._turns.append(consumer)
         queue.attach(consumer)
 
     def _leave(self, channel: str, consumer: MicromsgConsumer) -> None:
@@ -102,6 +115,8 @@ class Receivers:
         if not self._outgoing.has_sent_to(consumer):
             self._outgoing.forget(consumer)
             del self._consumers[channel]
+            self._turns.remove(consumer)
+            self._leaving -= 1
             self._hub.stop_consuming(consumer.queue, consumer)
 
     def _count_filter(self, channel: str, octets: int) -> None:
