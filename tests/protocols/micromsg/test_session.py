@@ -641,3 +641,29 @@ class TestDrain:
             assert talker.closed
             talker.wire.lose()
             assert len(site.hub.queue("jobs")) >= 1
+
+    def test_what_waits_for_the_window_is_still_sent(self, site: Site) -> None:
+        talker = Talker(site, "pub-sub;ack").subscribe("topic/a")
+        Talker(site).send("topic/a", b"1").send("topic/a", b"2")
+        self.drain(talker)
+        assert talker.messages() == [("topic/a", b"1")]
+        assert talker.ack(1, "ack").frames() == [Frame(2, "topic/a", b"2"), Error("shutting-down")]
+        assert talker.closed
+
+
+def test_a_connection_that_was_hung_up_on_gets_nothing_more(site: Site) -> None:
+    talker = Talker(site, "pub-sub;ack").subscribe("topic/a").subscribe("jobs")
+    sender = Talker(site).send("topic/a", b"1").send("topic/a", b"2").send("jobs", b"3")
+    talker.tell(Frame(7, "topic/a", b""))
+    talker.frames()
+    assert talker.closed
+    sender.send("topic/a", b"4")
+    assert talker.wire.outbox.size() == 0
+    talker.wire.lose()
+    assert [message.body for message in site.hub.queue("jobs").contents()] == [b"3"]
+
+
+def test_a_type_frame_wins_over_a_property_of_that_name(site: Site) -> None:
+    recorder = heard(site, "a")
+    Talker(site, "dotnet").tell(Extension(1, b"X")).send("topic/a", b"", "dotnet-type:TY;n:N1;")
+    assert recorder.got[0].headers == (("n", 1), ("dotnet-type", "X"))

@@ -3,7 +3,7 @@
 import pytest
 
 from polywire.hub.access import Identity
-from polywire.hub.peer import Limits, Login
+from polywire.hub.peer import Limits, Login, Refusal
 from polywire.protocols.micromsg import extensions
 from polywire.protocols.micromsg.extensions import NamedExtension
 from polywire.protocols.micromsg.frames import Command, Error, Handshake, Message, encode
@@ -135,6 +135,12 @@ class TestLogin:
         assert isinstance(error, Error)
         assert error.name == "bad-frame"
         assert talker.closed
+
+    def test_a_refusal_tells_when_to_try_again(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(site, "who", lambda _: Refusal("login refused", 0.5))
+        (error,) = Talker(site, "x-auth:user=anna,password=guess").frames()
+        assert isinstance(error, Error)
+        assert error.value("retry-after") == "0.500"
 
     def test_what_came_with_a_final_message_that_is_refused_is_never_looked_at(self, site: Site) -> None:
         site.slow_logins = True

@@ -56,10 +56,6 @@ class Outgoing:
         self.draining = False
         self.closed = False
 
-    def waiting(self) -> int:
-        """How many messages wait for the window to open."""
-        return len(self._waiting)
-
     def is_busy(self) -> bool:
         """Whether messages are on their way that the peer, or the hub for it, still has to deal with."""
         if self._waiting:
