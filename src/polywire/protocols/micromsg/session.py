@@ -14,15 +14,16 @@ from polywire.hub.hub import DRAINING, FORBIDDEN, QUEUE_FULL, Hub
 from polywire.hub.message import Headers, Message
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.protocols.frame import Frame
-from polywire.protocols.micromsg import commands, errors, negotiation, places
+from polywire.protocols.micromsg import commands, errors, places
 from polywire.protocols.micromsg.bridge import FORMS, IS_JSON, JSON_TYPE, headers
 from polywire.protocols.micromsg.dotnet import TypeReader
 from polywire.protocols.micromsg.errors import RemoteProtocolError, ends_connection
-from polywire.protocols.micromsg.extensions import ACK, BATCH_ACK, DEFAULT_COUNT, DOTNET, LARGEST_COUNT, batch_ack
+from polywire.protocols.micromsg.extensions import DOTNET
 from polywire.protocols.micromsg.frames import Command, Decoder, Error, Extension, Handshake, encode
 from polywire.protocols.micromsg.frames import Message as Send
+from polywire.protocols.micromsg.greeting import Greeting
 from polywire.protocols.micromsg.json_payload import check
-from polywire.protocols.micromsg.negotiation import Agreement, Terms
+from polywire.protocols.micromsg.negotiation import Agreement
 from polywire.protocols.micromsg.outgoing import Outgoing
 from polywire.protocols.micromsg.properties import MAX_OCTETS
 from polywire.protocols.micromsg.state import Event, State, after
@@ -30,7 +31,6 @@ from polywire.protocols.micromsg.subscribing import Receivers
 from polywire.protocols.micromsg.windows import ReceiveWindow, ack, read_ack
 
 PROTOCOL: Final = "micromsg"
-IDENTITY: Final = "polywire"
 PONG: Final = encode(commands.ANSWER_TO_PING)
 FAULTS: Final = {
     errors.UNKNOWN_COMMAND: "MICROMSG-131",
@@ -56,9 +56,7 @@ class MicromsgSession:
             max_handshake=limits.message_size_before_auth,
         )
         self._state = State.CONNECTED
-        self._terms = Terms(IDENTITY)
-        self._offered: Handshake | None = None
-        self._replied: Handshake | None = None
+        self._greeting: Final = Greeting(limits.in_flight)
         self._agreement: Agreement | None = None
         self._logging_in = False
         self._held: list[Frame] = []
@@ -128,7 +126,7 @@ class MicromsgSession:
         elif isinstance(frame, Command):
             self._command(frame)
         elif isinstance(frame, Handshake):
-            if self._offered is None:
+            if self._state is State.CONNECTED:
                 self._reply(frame)
             else:
                 self._agree(frame)
@@ -140,35 +138,21 @@ class MicromsgSession:
     # The handshake.
 
     def _reply(self, offer: Handshake) -> None:
-        """MICROMSG-16: answer the client's offer. What it asks of ``batch-ack`` it gets, within the limit."""
-        self._offered = offer
+        """Answer the client's offer."""
         self._state = after(self._state, Event.OFFER)
+        reply = self._greeting.reply(offer)
         if self._hub.draining:
             self._shut_down()
             return
-        asked = DEFAULT_COUNT
-        suggested = True
-        for extension in (*offer.required, *offer.optional):
-            if extension.name == BATCH_ACK:
-                asked = max(asked, extension.max_count)
-            elif extension.name == ACK:
-                suggested = False
-        count = min(asked, self._limits.in_flight, LARGEST_COUNT)
-        self._terms = Terms(IDENTITY, optional=(batch_ack(count),) if suggested else (), max_count=count)
-        reply = negotiation.reply(offer, self._terms)
         if isinstance(reply, Error):
             self._end(reply, "MICROMSG-108" if reply.name == errors.BAD_VERSION else "MICROMSG-14")
             return
-        self._replied = reply
         self._state = after(self._state, Event.REPLY)
         self._client.outbox.put(encode(reply))
 
     def _agree(self, final_message: Handshake) -> None:
         """Take the client's final message, and log it in with what ``x-auth`` says there."""
-        offered, replied = self._offered, self._replied
-        if offered is None or replied is None:
-            return
-        agreement = negotiation.agree(offered, replied, final_message, self._terms)
+        agreement = self._greeting.agree(final_message)
         if isinstance(agreement, Error):
             self._end(agreement, "MICROMSG-165" if agreement.name == errors.UNSUPPORTED_EXTENSION else "MICROMSG-101")
             return
@@ -331,7 +315,7 @@ class MicromsgSession:
         """Say that the hub is going down, and hang up. MICROMSG-11: before the client's offer nothing is said."""
         self._acknowledge()
         if self._state is not State.CLOSED:
-            if self._offered is not None:
+            if self._greeting.offered is not None:
                 self._client.outbox.put(encode(Error(errors.SHUTTING_DOWN)))
             self._close()
 
