@@ -174,3 +174,18 @@ def test_a_long_queue_for_somebody_who_acknowledges_at_once_costs_no_stack() -> 
     queue.attach(worker)
     assert worker.bodies() == [b"%d" % number for number in range(20_000)]
     assert len(queue) == 0
+
+
+def test_a_message_given_back_goes_to_another_in_its_old_place() -> None:
+    queue, one = Queue("q"), Worker(2)
+    queue.attach(one)
+    fill(queue, b"1", b"2", b"3")
+    one.window = 0
+    queue.give_back(one.got[1])
+    assert list(one.pending) == [0]
+    other = Worker(10)
+    queue.attach(other)
+    assert other.bodies() == [b"2", b"3"]
+    assert one.got[0].ack()
+    queue.give_back(one.got[0])  # acknowledged: there is nothing to give back
+    assert other.bodies() == [b"2", b"3"]

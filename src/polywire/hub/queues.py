@@ -118,10 +118,19 @@ class Queue:
         """A consumer goes away: what it had and did not acknowledge returns to its old place."""
         if consumer in self._consumers:
             self._consumers.remove(consumer)
-        returned = sorted(consumer.pending.values(), key=_number, reverse=True)
-        consumer.pending.clear()
+        self._take_back(list(consumer.pending.values()))
+
+    def give_back(self, delivery: Delivery) -> None:
+        """A consumer that stays does not want a message it was handed after all: it returns to its old place."""
+        if delivery.number in self._handed_out:
+            self._take_back([delivery])
+
+    def _take_back(self, returned: list[Delivery]) -> None:
+        returned.sort(key=_number, reverse=True)
         for delivery in returned:
             del self._handed_out[delivery.number]
+            if delivery.consumer is not None:
+                delivery.consumer.pending.pop(delivery.number, None)
             delivery.consumer = None
             self._waiting.appendleft(delivery)
         if returned:

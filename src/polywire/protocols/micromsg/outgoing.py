@@ -160,14 +160,20 @@ class Outgoing:
                 return True
         return False
 
-    def forget(self, consumer: Consumer) -> None:
-        """Take a consumer's messages out of the line: they return to their queue."""
-        kept = [one for one in self._waiting if one.delivery is None or one.delivery.consumer is not consumer]
+    def forget(self, consumer: Consumer) -> list[Delivery]:
+        """Take a consumer's messages out of the line, for their queue to have back."""
+        removed: list[Delivery] = []
+        kept: list[Parcel] = []
         for parcel in self._waiting:
-            if parcel.delivery is not None and parcel.delivery.consumer is consumer:
+            delivery = parcel.delivery
+            if delivery is not None and delivery.consumer is consumer:
+                removed.append(delivery)
                 self._queued -= 1
+            else:
+                kept.append(parcel)
         self._waiting.clear()
         self._waiting.extend(kept)
+        return removed
 
     def close(self) -> None:
         """Send nothing more."""

@@ -68,7 +68,9 @@ class Receivers:
             self._count_filter(channel, 0)
             consumer.leaving = True
             self._leaving += 1
-            self._leave(channel, consumer)
+            for delivery in self._outgoing.forget(consumer):
+                consumer.queue.give_back(delivery)
+            self.resume()
             return None
         if consumer is None and self._hub.unsubscribe(self._client, channel):
             self._count_filter(channel, 0)
@@ -113,7 +115,6 @@ class Receivers:
     def _leave(self, channel: str, consumer: MicromsgConsumer) -> None:
         """Stop consuming, unless the peer has messages it may still acknowledge."""
         if not self._outgoing.has_sent_to(consumer):
-            self._outgoing.forget(consumer)
             del self._consumers[channel]
             self._turns.remove(consumer)
             self._leaving -= 1
