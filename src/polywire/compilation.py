@@ -93,6 +93,12 @@ HOT_MODULES = (
     "polywire.protocols.mqtt.outgoing",
     "polywire.protocols.mqtt.subscriptions",
     "polywire.protocols.mqtt.session",
+    "polywire.protocols.micromsg.bridge",
+    "polywire.protocols.micromsg.outgoing",
+    "polywire.protocols.micromsg.receivers",
+    "polywire.protocols.micromsg.places",
+    "polywire.protocols.micromsg.subscribing",
+    "polywire.protocols.micromsg.session",
 )
 
 

@@ -1,6 +1,5 @@
 """Queues: order, one receiver, acknowledgement, return to the front, bounds."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,28 +122,70 @@ def test_no_message_is_lost_doubled_or_overtaken_in_the_queue(steps: list[str], 
     assert waiting == sorted(waiting)
 
 
-def test_a_consumer_that_acknowledges_at_once_empties_a_long_queue_without_going_deep() -> None:
-    class Eager(Worker):
-        def take(self, delivery: Delivery) -> None:
-            super().take(delivery)
-            assert delivery.ack()
+class Chooser(Worker):
+    """A consumer of messages that begin with a letter."""
 
-    queue, worker = Queue("q"), Eager()
-    fill(queue, *[b"x"] * 50_000)
+    def __init__(self, letter: bytes, window: int = 10) -> None:
+        Consumer.__init__(self, choosy=True)
+        self.window = window
+        self.letter = letter
+        self.got = []
+
+    def wants(self, message: Message) -> bool:
+        return message.body.startswith(self.letter)
+
+
+class Swallower(Worker):
+    """A consumer that acknowledges what it is given at once."""
+
+    def take(self, delivery: Delivery) -> None:
+        super().take(delivery)
+        delivery.ack()
+
+
+def test_a_message_nobody_present_wants_is_set_aside_and_keeps_its_place() -> None:
+    queue, chooser = Queue("q"), Chooser(b"a")
+    queue.attach(chooser)
+    fill(queue, b"b1", b"a1", b"b2", b"a2")
+    assert chooser.bodies() == [b"a1", b"a2"]
+    assert (len(queue), queue.waiting()) == (4, 2)
+    assert [message.body for message in queue.contents()] == [b"b1", b"a1", b"b2", b"a2"]
+    queue.detach(chooser)
+    worker = Worker(10)
     queue.attach(worker)
-    assert (len(worker.got), len(queue)) == (50_000, 0)
+    assert worker.bodies() == [b"b1", b"a1", b"b2", b"a2"]
 
 
-def test_a_consumer_that_fails_does_not_end_the_queue() -> None:
-    class Failing(Worker):
-        def take(self, delivery: Delivery) -> None:
-            super().take(delivery)
-            if len(self.got) == 1:
-                raise ValueError
+def test_a_message_that_is_wanted_waits_for_room_in_order() -> None:
+    queue, chooser = Queue("q"), Chooser(b"a", window=1)
+    queue.attach(chooser)
+    fill(queue, b"a1", b"a2", b"b")
+    assert chooser.bodies() == [b"a1"]
+    chooser.letter = b""
+    queue.reconsider()
+    chooser.got[0].ack()
+    chooser.got[1].ack()
+    assert chooser.bodies() == [b"a1", b"a2", b"b"]
 
-    queue, worker = Queue("q"), Failing(10)
-    fill(queue, b"1", b"2")
-    with pytest.raises(ValueError):  # noqa: PT011 - it is the test's own
-        queue.attach(worker)
-    queue.dispatch()
-    assert worker.bodies() == [b"1", b"2"]
+
+def test_a_long_queue_for_somebody_who_acknowledges_at_once_costs_no_stack() -> None:
+    queue, worker = Queue("q"), Swallower()
+    fill(queue, *[b"%d" % number for number in range(20_000)])
+    queue.attach(worker)
+    assert worker.bodies() == [b"%d" % number for number in range(20_000)]
+    assert len(queue) == 0
+
+
+def test_a_message_given_back_goes_to_another_in_its_old_place() -> None:
+    queue, one = Queue("q"), Worker(2)
+    queue.attach(one)
+    fill(queue, b"1", b"2", b"3")
+    one.window = 0
+    queue.give_back(one.got[1])
+    assert list(one.pending) == [0]
+    other = Worker(10)
+    queue.attach(other)
+    assert other.bodies() == [b"2", b"3"]
+    assert one.got[0].ack()
+    queue.give_back(one.got[0])  # acknowledged: there is nothing to give back
+    assert other.bodies() == [b"2", b"3"]

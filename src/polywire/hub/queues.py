@@ -1,7 +1,8 @@
 """Queues: each message to one consumer, in order, until that consumer has acknowledged it.
 
 A message that was handed out and not acknowledged when its consumer goes away returns to the front of the queue, in
-its old place. Consumers with room take turns. A queue is bounded in messages and octets; what waits for an
+its old place. Consumers with room take turns. A consumer may be choosy: a message that none of those present wants is
+set aside until another comes, and keeps nobody waiting. A queue is bounded in messages and octets; what waits for an
 acknowledgement counts.
 """
 
@@ -34,14 +35,19 @@ class Delivery:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Consumer:
-    """Somebody who takes messages from one queue. A session derives its own."""
+    """Somebody who takes messages from one queue. A session derives its own. ``choosy``: ``wants`` is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, choosy: bool = False) -> None:
         self.pending: Final[dict[int, Delivery]] = {}
+        self.choosy: Final = choosy
 
     def room(self) -> bool:
         """Whether one more message may be handed out now. When that changes, tell ``Queue.dispatch``."""
         raise NotImplementedError
+
+    def wants(self, message: Message) -> bool:  # noqa: ARG002 - for those who choose
+        """Whether this message is for the consumer. When that changes, tell ``Queue.reconsider``."""
+        return True
 
     def take(self, delivery: Delivery) -> None:
         """Send the message to the peer; acknowledge it when the peer has it."""
@@ -60,17 +66,18 @@ class Queue:
         self.refused: i64 = 0
         self._next = 0
         self._waiting: Final[deque[Delivery]] = deque()
+        self._unwanted: list[Delivery] = []  # by nobody who is here
         self._handed_out: Final[dict[int, Delivery]] = {}
         self._consumers: list[Consumer] = []
         self._turn = 0
         self._dispatching = False
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._handed_out)
+        return len(self._waiting) + len(self._unwanted) + len(self._handed_out)
 
     def waiting(self) -> int:
         """How many messages no consumer has yet."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._unwanted)
 
     def consumers(self) -> int:
         """How many consumers there are."""
@@ -96,16 +103,34 @@ class Queue:
     def attach(self, consumer: Consumer) -> None:
         """Let a consumer take part."""
         self._consumers.append(consumer)
+        self.reconsider()
+
+    def reconsider(self) -> None:
+        """Somebody wants what nobody wanted before, perhaps."""
+        if self._unwanted:
+            waiting = sorted([*self._unwanted, *self._waiting], key=_number)
+            self._unwanted = []
+            self._waiting.clear()
+            self._waiting.extend(waiting)
         self.dispatch()
 
     def detach(self, consumer: Consumer) -> None:
         """A consumer goes away: what it had and did not acknowledge returns to its old place."""
         if consumer in self._consumers:
             self._consumers.remove(consumer)
-        returned = sorted(consumer.pending.values(), key=_number, reverse=True)
-        consumer.pending.clear()
+        self._take_back(list(consumer.pending.values()))
+
+    def give_back(self, delivery: Delivery) -> None:
+        """A consumer that stays does not want a message it was handed after all: it returns to its old place."""
+        if delivery.number in self._handed_out:
+            self._take_back([delivery])
+
+    def _take_back(self, returned: list[Delivery]) -> None:
+        returned.sort(key=_number, reverse=True)
         for delivery in returned:
             del self._handed_out[delivery.number]
+            if delivery.consumer is not None:
+                delivery.consumer.pending.pop(delivery.number, None)
             delivery.consumer = None
             self._waiting.appendleft(delivery)
         if returned:
@@ -128,32 +153,36 @@ class Queue:
     def dispatch(self) -> None:
         """Hand out as much as the consumers have room for."""
         if self._dispatching:
-            # A consumer that acknowledges while it takes: the loop below goes on, instead of one inside the other.
-            return
+            return  # a consumer that acknowledges at once comes here from below; the loop goes on anyway
         self._dispatching = True
         try:
-            self._hand_out()
+            while self._waiting and self._consumers and self._hand_out(self._waiting[0]):
+                pass
         finally:
             self._dispatching = False
 
+    def _hand_out(self, delivery: Delivery) -> bool:
+        """Give the first message to a consumer, or set it aside. False where it must wait for room."""
+        consumer = self._next_with_room(delivery.message)
+        if consumer is None:
+            for each in self._consumers:
+                if not each.choosy or each.wants(delivery.message):
+                    return False
+            self._unwanted.append(self._waiting.popleft())
+            return True
+        self._waiting.popleft()
+        delivery.attempts += 1
+        delivery.consumer = consumer
+        consumer.pending[delivery.number] = delivery
+        self._handed_out[delivery.number] = delivery
+        consumer.take(delivery)
+        return True
+
     def contents(self) -> list[Message]:
         """All messages in order, those handed out included."""
-        deliveries = [*self._handed_out.values(), *self._waiting]
+        deliveries = [*self._handed_out.values(), *self._unwanted, *self._waiting]
         deliveries.sort(key=_number)
         return [delivery.message for delivery in deliveries]
-
-    def _hand_out(self) -> None:
-        waiting = self._waiting
-        while waiting and self._consumers:
-            consumer = self._next_with_room()
-            if consumer is None:
-                return
-            delivery = waiting.popleft()
-            delivery.attempts += 1
-            delivery.consumer = consumer
-            consumer.pending[delivery.number] = delivery
-            self._handed_out[delivery.number] = delivery
-            consumer.take(delivery)
 
     def _unordered(self) -> int:
         """How many messages at the front have been handed out before."""
@@ -164,13 +193,14 @@ class Queue:
             count += 1
         return count
 
-    def _next_with_room(self) -> Consumer | None:
+    def _next_with_room(self, message: Message) -> Consumer | None:
         consumers = self._consumers
         for step in range(len(consumers)):
             index = (self._turn + step) % len(consumers)
-            if consumers[index].room():
+            consumer = consumers[index]
+            if consumer.room() and (not consumer.choosy or consumer.wants(message)):
                 self._turn = (index + 1) % len(consumers)
-                return consumers[index]
+                return consumer
         return None
 
 

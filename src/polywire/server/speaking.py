@@ -6,6 +6,7 @@ from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.peer import Limits
 from polywire.protocols.fmqp.session import FmqpSession
+from polywire.protocols.micromsg.session import MicromsgSession
 from polywire.protocols.mqtt.session import MqttSession
 from polywire.protocols.sabc.session import SabcSession
 from polywire.protocols.umq.session import UmqSession
@@ -29,6 +30,9 @@ def spoken_by(hub: Hub) -> dict[str, Spoken]:
     def fmqp(client: Client, peer: Endpoint, limits: Limits) -> Session:
         return FmqpSession(hub, client, peer, limits)
 
+    def micromsg(client: Client, peer: Endpoint, limits: Limits) -> Session:
+        return MicromsgSession(hub, client, peer, limits)
+
     def mqtt(client: Client, peer: Endpoint, limits: Limits) -> Session:
         return MqttSession(hub, client, peer, limits)
 
@@ -43,6 +47,7 @@ def spoken_by(hub: Hub) -> dict[str, Spoken]:
 
     return {
         "umq": Spoken("umq", umq, subprotocol="umq"),
+        "micromsg": Spoken("micromsg", micromsg),
         "fmqp": Spoken("fmqp", fmqp),
         "mqtt": Spoken("mqtt", mqtt),
         "mqtt_ws": Spoken("mqtt", mqtt, as_one_message, "mqtt"),

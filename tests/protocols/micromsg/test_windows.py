@@ -196,3 +196,11 @@ def test_two_windows_agree_whatever_is_sent_and_acknowledged(size: int, steps: l
         else:
             assert sender.acked(last) == receiver.acknowledge(last) == size
         assert sender.pending() == receiver.pending() <= size
+
+
+def test_the_number_that_is_due_is_the_one_taken_next() -> None:
+    window = SendWindow()
+    for _ in range(65537):
+        due = window.due()
+        assert window.take() == due
+    assert due == 2

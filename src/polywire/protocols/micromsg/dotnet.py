@@ -25,20 +25,23 @@ class TypeReader:
 
 
 class TypeWriter:
-    """The types of the messages this side sends. ``number`` is the number of ``dotnet`` on this connection."""
+    """The types of the messages this side sends. ``number`` is the number of ``dotnet`` on this connection.
+
+    ``told`` is the type the peer heard of last: whoever does not send what ``before`` gave sets it back.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self._told = ""
+        self.told = ""
 
     def before(self, type_name: str) -> Extension | None:
         """The frame to send before a message of this type (empty: none), or None where none is needed."""
-        if not type_name and not self._told:
+        if not type_name and not self.told:
             return None
         try:
             payload = type_name.encode()
         except UnicodeEncodeError as error:
             reason = f"the type name {shown(type_name)} can't be written as UTF-8"
             raise LocalProtocolError(reason, rule="MICROMSG-172") from error
-        self._told = type_name
+        self.told = type_name
         return Extension(self.number, payload)

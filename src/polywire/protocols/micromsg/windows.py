@@ -57,6 +57,10 @@ class SendWindow:
         """How many messages are sent and not acknowledged; 0 where there are no acks."""
         return self._pending
 
+    def due(self) -> int:
+        """The number the next message will have."""
+        return 1 if self._sent == LAST else self._sent + 1
+
     def take(self) -> int:
         """The number of the message to be sent. Raises ``LocalProtocolError`` while the window is closed."""
         if not self.is_open():

@@ -1,0 +1,135 @@
+"""A hub's message as MicroMsg2 carries it, and back: properties are headers, types and JSON have their extensions.
+
+Connections differ in what they agreed on, so a message has several forms: with ``json`` nobody need be told that it is
+JSON, with ``dotnet`` its type goes in a frame of its own. Each form is encoded once, with sequence number 1; whoever
+sends it puts its own number in. What has no place in MicroMsg2 is left behind.
+"""
+
+from datetime import datetime, timedelta
+from typing import Final, cast
+
+from polywire.hub.channels import to_stars
+from polywire.hub.message import Date, Headers, HeaderValue, Message
+from polywire.protocols.micromsg import properties
+from polywire.protocols.micromsg.errors import LocalProtocolError
+from polywire.protocols.micromsg.frames import Message as MessageFrame
+from polywire.protocols.micromsg.frames import encode
+from polywire.protocols.micromsg.json_payload import problem
+from polywire.protocols.micromsg.properties import EPOCH, Value
+
+TOPIC: Final = "topic/"
+CONTENT_TYPE: Final = "content-type"
+DOTNET_TYPE: Final = "dotnet-type"  # MICROMSG-149
+JSON_TYPE: Final = "application/json"
+
+WITH_JSON: Final = 1
+WITH_DOTNET: Final = 2
+FORMS: Final = 16
+"""How many places in ``Message.encoded`` belong to a protocol."""
+PROPERTIES: Final = 4
+IS_JSON: Final = 5
+
+
+def as_topic(message: Message, protocol: int, form: int) -> bytes:
+    """The message to the subscribers of its topic; empty where MicroMsg2 can't carry it."""
+    key = protocol * FORMS + form
+    octets = message.encoded.get(key)
+    if octets is None:
+        octets = encoded(message, TOPIC + to_stars(message.channel), form)
+        message.encoded[key] = octets
+    return cast("bytes", octets)
+
+
+def encoded(message: Message, destination: str, form: int) -> bytes:
+    """The message to a destination; empty where MicroMsg2 can't carry it."""
+    text = properties_text(message, form) if message.headers or message.content_type else ""
+    try:
+        return encode(MessageFrame(1, destination, message.body, text))
+    except LocalProtocolError:
+        return b""
+
+
+def is_json(message: Message, protocol: int) -> bool:
+    """Whether the body is JSON, looked at once."""
+    key = protocol * FORMS + IS_JSON
+    known = message.encoded.get(key)
+    if known is None:
+        known = problem(message.body) is None
+        message.encoded[key] = known
+    return bool(known)
+
+
+def type_name(message: Message) -> str:
+    """The .NET type of the message, empty where it has none."""
+    if not message.headers:
+        return ""
+    value = message.header(DOTNET_TYPE)
+    return value if isinstance(value, str) else ""
+
+
+def filtered_properties(message: Message, protocol: int) -> dict[str, Value]:
+    """What filters look at: all the properties the message would have without extensions."""
+    key = protocol * FORMS + PROPERTIES
+    known = message.encoded.get(key)
+    if known is None:
+        known = _properties(message, 0)
+        message.encoded[key] = known
+    return cast("dict[str, Value]", known)
+
+
+def properties_text(message: Message, form: int) -> str:
+    """The properties of a message in one form, as many as there is room for."""
+    text = ""
+    for key, value in _properties(message, form).items():
+        try:
+            one = properties.write({key: value})
+        except LocalProtocolError:
+            continue
+        if len(text) + len(one) <= properties.MAX_OCTETS:
+            text += one
+    return text
+
+
+def headers(text: str, named_type: str) -> tuple[str, Headers]:
+    """The content type and the headers that properties stand for, with the type a ``dotnet`` frame named."""
+    content_type = ""
+    found: list[tuple[str, HeaderValue]] = []
+    if text:
+        for key, value in properties.read(text).items():
+            if key == CONTENT_TYPE and isinstance(value, str):
+                content_type = value
+            elif key == DOTNET_TYPE and named_type:
+                continue
+            elif isinstance(value, datetime):
+                found.append((key, Date((value - EPOCH).total_seconds())))
+            else:
+                found.append((key, value))
+    if named_type:
+        found.append((DOTNET_TYPE, named_type))
+    return (content_type, tuple(found))
+
+
+def _properties(message: Message, form: int) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for name, value in message.headers:
+        if form & WITH_DOTNET and name == DOTNET_TYPE:
+            continue
+        key = name if properties.is_key(name) else as_key(name)
+        if not key or key in found:
+            continue
+        if isinstance(value, Date):
+            try:
+                found[key] = EPOCH + timedelta(seconds=value.seconds)
+            except (OverflowError, ValueError):
+                continue
+        else:
+            found[key] = value
+    content_type = message.content_type
+    if content_type and not (form & WITH_JSON and content_type == JSON_TYPE):
+        found[CONTENT_TYPE] = content_type
+    return found
+
+
+def as_key(name: str) -> str:
+    """A header's name as a FIELD: in lower case, with a hyphen for whatever a FIELD can't hold."""
+    return "".join([one if properties.is_key(one) else "-" for one in name.lower()])

@@ -1,0 +1,355 @@
+"""MicroMsg2 on the hub's side of one connection: handshake, then frames in, hub operations, frames out.
+
+The client logs in with its final handshake message; what it sent behind that message waits until the login is decided.
+From then on messages are published, acknowledged once they are safe, and commands are answered, all in order.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, cast, final
+
+from polywire.hub.access import Identity
+from polywire.hub.client import Client
+from polywire.hub.hub import DRAINING, FORBIDDEN, QUEUE_FULL, Hub
+from polywire.hub.message import Headers, Message
+from polywire.hub.peer import Limits, Login, Peer, Refusal
+from polywire.protocols.frame import Frame
+from polywire.protocols.micromsg import commands, errors, places
+from polywire.protocols.micromsg.bridge import FORMS, IS_JSON, JSON_TYPE, headers
+from polywire.protocols.micromsg.dotnet import TypeReader
+from polywire.protocols.micromsg.errors import RemoteProtocolError, ends_connection
+from polywire.protocols.micromsg.extensions import DOTNET
+from polywire.protocols.micromsg.frames import Command, Decoder, Error, Extension, Handshake, encode
+from polywire.protocols.micromsg.frames import Message as Send
+from polywire.protocols.micromsg.greeting import Greeting
+from polywire.protocols.micromsg.json_payload import check
+from polywire.protocols.micromsg.negotiation import Agreement
+from polywire.protocols.micromsg.outgoing import Outgoing
+from polywire.protocols.micromsg.properties import MAX_OCTETS
+from polywire.protocols.micromsg.state import Event, State, after
+from polywire.protocols.micromsg.subscribing import Receivers
+from polywire.protocols.micromsg.windows import ReceiveWindow, ack, read_ack
+
+PROTOCOL: Final = "micromsg"
+PONG: Final = encode(commands.ANSWER_TO_PING)
+FAULTS: Final = {
+    errors.UNKNOWN_COMMAND: "MICROMSG-131",
+    errors.BAD_FILTER: "MICROMSG-173",
+    errors.NO_SUCH_DESTINATION: "MICROMSG-134",
+}
+"""The rule that a command broke, by the error it got; for the counters."""
+
+
+@final
+class MicromsgSession:
+    """One MicroMsg2 connection. Its client joins the hub when it has ended the handshake and is logged in."""
+
+    def __init__(self, hub: Hub, client: Client, peer: Peer, limits: Limits) -> None:
+        self._hub: Final = hub
+        self._client: Final = client
+        self._peer: Final = peer
+        self._limits: Final = limits
+        self._decoder: Final = Decoder(
+            max_message=limits.message_size,
+            max_control=limits.header_size,
+            max_properties=min(limits.header_size, MAX_OCTETS),
+            max_handshake=limits.message_size_before_auth,
+        )
+        self._state = State.CONNECTED
+        self._greeting: Final = Greeting(limits.in_flight)
+        self._agreement: Agreement | None = None
+        self._logging_in = False
+        self._held: list[Frame] = []
+        self._failure: RemoteProtocolError | None = None
+        self._draining = False
+        # What the handshake gives; until then nothing is sent or received that would need it.
+        self._ack_number = 0
+        self._type_number = 0
+        self._json = False
+        self._types: Final = TypeReader()
+        self._window = ReceiveWindow()
+        self._outgoing = Outgoing(client, 0, 0, json=False)
+        self._receivers = Receivers(hub, client, self._outgoing, limits.subscriptions)
+        self._last = 0  # the last message that waits for its ack, 0 for none
+        self._unsafe: Final[deque[int]] = deque()
+        self._destination = ""
+        self._channel = ""
+
+    def received(self, data: bytes) -> None:
+        """Handle what the peer has sent."""
+        self._client.counters.octets_in += len(data)
+        if self._state is State.CLOSED:
+            return
+        failure: RemoteProtocolError | None = None
+        try:
+            frames = self._decoder.feed(data)
+        except RemoteProtocolError as error:
+            frames = cast("list[Frame]", error.frames)
+            failure = error
+        self._handle(frames, failure)
+
+    def lost(self) -> None:
+        """The connection has ended, for whatever reason."""
+        self._state = State.CLOSED
+        self._outgoing.close()
+        self._client.outbox.on_room = None
+        self._receivers.end()
+        self._hub.leave(self._client)
+
+    def drain(self) -> None:
+        """The hub is going down: take no more messages, and say so once the peer has acknowledged what it got."""
+        self._draining = True
+        self._outgoing.draining = True
+        self._leave_when_done()
+
+    def _handle(self, frames: Sequence[Frame], failure: RemoteProtocolError | None) -> None:
+        """Handle frames in order, then the violation behind them. While a login is pending, all of it waits."""
+        for at, frame in enumerate(frames):
+            if self._logging_in:
+                self._held = list(frames[at:])
+                break
+            if self._state is State.CLOSED:
+                return
+            self._frame(frame)
+        if self._logging_in:
+            self._failure = failure
+            return
+        self._acknowledge()
+        if failure is not None:
+            self._end(cast("Error", failure.reply), failure.rule)
+
+    def _frame(self, frame: Frame) -> None:
+        if isinstance(frame, Send):
+            self._publish(frame)
+        elif isinstance(frame, Extension):
+            self._extension(frame)
+        elif isinstance(frame, Command):
+            self._command(frame)
+        elif isinstance(frame, Handshake):
+            if self._state is State.CONNECTED:
+                self._reply(frame)
+            else:
+                self._agree(frame)
+        elif isinstance(frame, Error):
+            self._client.counters.fault(f"peer: {frame.name}" if frame.name in errors.ENDS_CONNECTION else "peer")
+            if self._state is not State.ESTABLISHED or ends_connection(frame.name):
+                self._close()
+
+    # The handshake.
+
+    def _reply(self, offer: Handshake) -> None:
+        """Answer the client's offer."""
+        self._state = after(self._state, Event.OFFER)
+        reply = self._greeting.reply(offer)
+        if self._hub.draining:
+            self._shut_down()
+            return
+        if isinstance(reply, Error):
+            self._end(reply, "MICROMSG-108" if reply.name == errors.BAD_VERSION else "MICROMSG-14")
+            return
+        self._state = after(self._state, Event.REPLY)
+        self._client.outbox.put(encode(reply))
+
+    def _agree(self, final_message: Handshake) -> None:
+        """Take the client's final message, and log it in with what ``x-auth`` says there."""
+        agreement = self._greeting.agree(final_message)
+        if isinstance(agreement, Error):
+            self._end(agreement, "MICROMSG-165" if agreement.name == errors.UNSUPPORTED_EXTENSION else "MICROMSG-101")
+            return
+        self._agreement = agreement
+        self._client.name = agreement.peer
+        presented = agreement.credentials or {}
+        self._logging_in = True
+        login = Login(presented.get("user", ""), presented.get("password"), presented.get("token"))
+        self._peer.login(login, self._identified)
+
+    def _identified(self, who: Identity | Refusal) -> None:
+        """The login is decided: begin, or refuse."""
+        self._logging_in = False
+        agreement = self._agreement
+        if self._state is State.CLOSED or agreement is None:
+            return
+        if isinstance(who, Refusal):
+            arguments = [("name", "x-auth"), ("reason", who.reason)]
+            if who.retry_after > 0:
+                arguments.append(("retry-after", f"{who.retry_after:.3f}"))
+            self._end(Error(errors.FORBIDDEN, tuple(arguments)), "login")
+            return
+        self._state = after(self._state, Event.FINAL)
+        client = self._client
+        self._ack_number = agreement.number(agreement.acks or "") or 0
+        self._type_number = agreement.number(DOTNET) or 0
+        self._json = agreement.json
+        self._window = ReceiveWindow(agreement.window)
+        self._outgoing = Outgoing(client, agreement.window, self._type_number, json=self._json)
+        self._receivers = Receivers(self._hub, client, self._outgoing, self._limits.subscriptions)
+        client.outbox.on_room = self._room
+        self._peer.established()
+        self._hub.join(client)
+        if self._draining:
+            self.drain()
+        held, self._held = self._held, []
+        failure, self._failure = self._failure, None
+        if held or failure is not None:
+            self._handle(held, failure)
+
+    # Frames from the peer.
+
+    def _publish(self, frame: Send) -> None:
+        """MICROMSG-03: a SEND goes to its topic or queue. It is acknowledged even if refused, behind the ERROR."""
+        client = self._client
+        if self._draining:
+            client.counters.drop(DRAINING)
+            self._shut_down()
+            return
+        wrong = self._window.received(frame.sequence)
+        if wrong is not None:
+            self._end(wrong, "MICROMSG-125" if wrong.name == errors.WINDOW_EXCEEDED else "MICROMSG-124")
+            return
+        if self._json:
+            wrong = check(frame.payload)
+            if wrong is not None:
+                self._end(wrong, "MICROMSG-150")
+                return
+        if self._ack_number:
+            self._last = frame.sequence
+        if frame.destination != self._destination or not self._channel:
+            channel = places.of_message(frame.destination)
+            if isinstance(channel, Error):
+                client.counters.drop("no-such-destination")
+                self._refuse(Error(channel.name, (*channel.arguments, ("sequence", str(frame.sequence)))))
+                return
+            self._destination = frame.destination
+            self._channel = channel
+        content_type = ""
+        attached: Headers = ()
+        named_type = self._types.current
+        if frame.properties or named_type:
+            content_type, attached = headers(frame.properties, named_type)
+        if self._json and not content_type:
+            content_type = JSON_TYPE
+        message = Message(
+            self._channel, frame.payload, content_type, attached, time=self._hub.clock(), origin=client.number
+        )
+        if self._json:
+            message.encoded[client.protocol * FORMS + IS_JSON] = True
+        refused = self._hub.publish(message, client)
+        if refused is not None:
+            self._refuse_message(frame, refused)
+
+    def _refuse_message(self, frame: Send, refused: str) -> None:
+        named = (("destination", frame.destination), ("sequence", str(frame.sequence)))
+        if refused == FORBIDDEN:
+            self._refuse(Error(errors.FORBIDDEN, named))
+        elif refused == QUEUE_FULL:
+            self._refuse(Error(errors.FORBIDDEN, (*named, ("reason", "the queue is full"))))
+        else:
+            self._refuse(Error(errors.NO_SUCH_DESTINATION, (*named, ("reason", refused))))
+
+    def _extension(self, frame: Extension) -> None:
+        """An ack, or the type of the next message."""
+        if frame.number == self._ack_number:
+            sequence = read_ack(frame.payload)
+            if isinstance(sequence, Error):
+                self._end(sequence, "MICROMSG-168")
+                return
+            wrong = self._outgoing.acked(sequence)
+            if wrong is not None:
+                self._end(wrong, "MICROMSG-128")
+                return
+            self._receivers.resume()
+            self._leave_when_done()
+        elif frame.number == self._type_number:
+            wrong = self._types.told(frame.payload)
+            if wrong is not None:
+                self._end(wrong, "MICROMSG-172")
+        else:
+            purpose = None if self._agreement is None else self._agreement.purpose(frame)
+            if isinstance(purpose, Error):
+                self._end(purpose, "MICROMSG-167")
+
+    def _command(self, frame: Command) -> None:
+        pub_sub = self._agreement is not None and self._agreement.pub_sub
+        request = commands.read(frame, pub_sub=pub_sub)
+        if isinstance(request, commands.Ping):
+            self._client.outbox.put(PONG)
+        elif isinstance(request, Error):
+            self._answer(request)
+        elif isinstance(request, commands.Subscribe):
+            if self._draining:
+                self._shut_down()
+                return
+            self._answer(self._receivers.subscribe(request.destination, request.condition, frame.value("filter")))
+        elif isinstance(request, commands.Unsubscribe):
+            self._answer(self._receivers.unsubscribe(request.destination))
+            self._leave_when_done()
+
+    # Answers.
+
+    def _answer(self, error: Error | None) -> None:
+        """Refuse a command, if there is a reason to."""
+        if error is None:
+            return
+        if ends_connection(error.name):
+            self._end(error, "MICROMSG-174")
+        elif error.name == errors.FORBIDDEN:
+            self._client.counters.drop(FORBIDDEN)
+            self._refuse(error)
+        else:
+            self._client.counters.fault(FAULTS[error.name])
+            self._refuse(error)
+
+    def _refuse(self, error: Error) -> None:
+        """MICROMSG-100: say what is wrong; the connection lives on."""
+        self._client.outbox.put(encode(error))
+
+    def _end(self, error: Error, fault: str) -> None:
+        """MICROMSG-100: acknowledge what came before, say what is wrong, and hang up."""
+        self._acknowledge()
+        if self._state is not State.CLOSED:
+            self._client.counters.fault(fault)
+            self._client.outbox.put(encode(error))
+            self._close()
+
+    def _shut_down(self) -> None:
+        """Say that the hub is going down, and hang up. MICROMSG-11: before the client's offer nothing is said."""
+        self._acknowledge()
+        if self._state is not State.CLOSED:
+            if self._greeting.offered is not None:
+                self._client.outbox.put(encode(Error(errors.SHUTTING_DOWN)))
+            self._close()
+
+    def _close(self) -> None:
+        self._state = State.CLOSED
+        self._outgoing.close()
+        self._peer.close()
+
+    # Acks, and what becomes possible later.
+
+    def _acknowledge(self) -> None:
+        """MICROMSG-129: acknowledge what came in this chunk, all at once, when it is safe."""
+        if self._last:
+            self._unsafe.append(self._last)
+            self._last = 0
+            self._hub.safe(self._safe)
+
+    def _safe(self) -> None:
+        sequence = self._unsafe.popleft()
+        if self._state is State.ESTABLISHED:
+            self._window.acknowledge(sequence)
+            self._client.outbox.put(encode(ack(self._ack_number, sequence)))
+            self._leave_when_done()
+
+    def _room(self) -> None:
+        """The outbox has been written."""
+        if self._state is State.ESTABLISHED:
+            self._outgoing.resume()
+            self._receivers.resume()
+
+    def _leave_when_done(self) -> None:
+        """While draining: hang up as soon as nothing accepted is left to do."""
+        if not self._draining or self._state is State.CLOSED or self._logging_in:
+            return
+        if self._unsafe or self._last or self._outgoing.is_busy():
+            return
+        self._shut_down()

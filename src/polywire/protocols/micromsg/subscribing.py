@@ -1,0 +1,129 @@
+"""What one MicroMsg2 connection is subscribed to, and the commands that change it."""
+
+from collections import deque
+from typing import Final, final
+
+from polywire.hub.client import Client
+from polywire.hub.hub import QUEUE_PREFIX, Hub
+from polywire.protocols.micromsg import commands, places
+from polywire.protocols.micromsg.errors import BAD_FILTER, FORBIDDEN
+from polywire.protocols.micromsg.filters import Filter
+from polywire.protocols.micromsg.frames import Error
+from polywire.protocols.micromsg.outgoing import Outgoing
+from polywire.protocols.micromsg.receivers import MicromsgConsumer, MicromsgSubscription, Seen
+
+FILTER_OCTETS: Final = 256 * 1024
+"""How many octets the filters of one connection may have, all together."""
+
+
+@final
+class Receivers:
+    """The subscriptions and consumers of a connection, at most ``limit`` of them. What is refused comes as ERROR."""
+
+    def __init__(self, hub: Hub, client: Client, outgoing: Outgoing, limit: int) -> None:
+        self._hub: Final = hub
+        self._client: Final = client
+        self._outgoing: Final = outgoing
+        self._limit: Final = limit
+        self._seen: Final = Seen()
+        self._consumers: Final[dict[str, MicromsgConsumer]] = {}  # by channel
+        self._turns: Final[deque[MicromsgConsumer]] = deque()  # the same, the next to be served first
+        self._leaving = 0
+        self._filters: Final[dict[str, int]] = {}  # octets, by channel or pattern
+        self._filter_octets = 0
+
+    def subscribe(self, destination: str, condition: Filter, text: str | None) -> Error | None:
+        """Subscribe to a topic or pattern, or consume a queue. Once more for the same: with the new filter."""
+        channel = places.of_subscription(destination)
+        if isinstance(channel, Error):
+            return channel
+        client = self._client
+        if not client.grants.may_subscribe(channel, dollar=False):
+            return commands.forbidden(destination)
+        known = channel in client.subscriptions or channel in self._consumers
+        if not known and len(client.subscriptions) + len(self._consumers) >= self._limit:
+            reason = f"{self._limit} subscriptions are allowed"
+            return Error(FORBIDDEN, (("destination", destination), ("limit", str(self._limit)), ("reason", reason)))
+        octets = len(text) if text and condition.clauses else 0
+        if self._filter_octets - self._filters.get(channel, 0) + octets > FILTER_OCTETS:
+            reason = f"the filters of this connection have more than {FILTER_OCTETS} octets"
+            return Error(BAD_FILTER, (("limit", str(FILTER_OCTETS)), ("reason", reason)))
+        self._count_filter(channel, octets)
+        if channel.startswith(QUEUE_PREFIX):
+            self._consume(channel, destination, condition)
+        else:
+            self._seen.filters = len(self._filters)
+            subscription = MicromsgSubscription(channel, client, self._outgoing, condition, self._seen)
+            for message in self._hub.subscribe(client, channel, subscription):
+                subscription.deliver_kept(message)
+        return None
+
+    def unsubscribe(self, destination: str) -> Error | None:
+        """MICROMSG-134: end a subscription, if there is one."""
+        channel = places.of_subscription(destination)
+        if isinstance(channel, Error):
+            return channel
+        consumer = self._consumers.get(channel)
+        if consumer is not None and not consumer.leaving:
+            self._count_filter(channel, 0)
+            consumer.leaving = True
+            self._leaving += 1
+            for delivery in self._outgoing.forget(consumer):
+                consumer.queue.give_back(delivery)
+            self.resume()
+            return None
+        if consumer is None and self._hub.unsubscribe(self._client, channel):
+            self._count_filter(channel, 0)
+            return None
+        return commands.no_such_destination(destination)
+
+    def resume(self) -> None:
+        """The connection has room again, perhaps: let the queues hand out, in turn."""
+        if self._leaving:
+            for channel, consumer in list(self._consumers.items()):
+                if consumer.leaving:
+                    self._leave(channel, consumer)
+        turns = self._turns
+        for _ in range(len(turns)):
+            if not self._outgoing.room():
+                return
+            turns.rotate(-1)
+            turns[-1].queue.dispatch()
+
+    def end(self) -> None:
+        """The connection is gone. MICROMSG-139: what was not acknowledged returns to its queue."""
+        for consumer in list(self._consumers.values()):
+            self._hub.stop_consuming(consumer.queue, consumer)
+        self._consumers.clear()
+        self._turns.clear()
+
+    def _consume(self, channel: str, destination: str, condition: Filter) -> None:
+        consumer = self._consumers.get(channel)
+        if consumer is not None:
+            consumer.condition = condition
+            if consumer.leaving:
+                consumer.leaving = False
+                self._leaving -= 1
+            consumer.queue.reconsider()
+            return
+        queue = self._hub.queue(channel[len(QUEUE_PREFIX) :])
+        consumer = MicromsgConsumer(queue, destination, self._client, self._outgoing, condition)
+        self._consumers[channel] = consumer
+        self._turns.append(consumer)
+        queue.attach(consumer)
+
+    def _leave(self, channel: str, consumer: MicromsgConsumer) -> None:
+        """Stop consuming, unless the peer has messages it may still acknowledge."""
+        if not self._outgoing.has_sent_to(consumer):
+            del self._consumers[channel]
+            self._turns.remove(consumer)
+            self._leaving -= 1
+            self._hub.stop_consuming(consumer.queue, consumer)
+
+    def _count_filter(self, channel: str, octets: int) -> None:
+        self._filter_octets += octets - self._filters.pop(channel, 0)
+        if octets:
+            self._filters[channel] = octets
+        self._seen.filters = len(self._filters)
+        if not self._filters:
+            self._seen.message = None
