@@ -52,7 +52,7 @@ class FmqpSubscription(Subscription):
         """Write the message as a publication. FMQP-72: one without a body is not forwarded."""
         if not message.body:
             return
-        key = self.client.protocol
+        key = self.client.protocol * 16  # forms of other protocols have other numbers
         data = message.encoded.get(key)
         if data is None:
             data = forwarded(to_stars(message.channel), message.body, CACHE if message.retain else 0) or b""
@@ -229,7 +229,7 @@ class FmqpSession:
             return
         if frame.flags & ~(CACHE | LAST_WILL):
             # FMQP-53: subscribers get the publisher's flags, those without a meaning too.
-            message.encoded[client.protocol] = forwarded(topic, frame.body, frame.flags & ~LAST_WILL) or b""
+            message.encoded[client.protocol * 16] = forwarded(topic, frame.body, frame.flags & ~LAST_WILL) or b""
         self._hub.publish(message, client)
 
     def _signal(self, topic: str) -> None:
