@@ -68,10 +68,10 @@ bench-wire: setup ## ns per frame of each codec, compiled and interpreted
 	@$(BIN)/python -m benchmarks.wire
 
 demo: ## hub, pipeline and traffic over all five protocols (not there yet)
-	@echo "make demo: the hub and the pipeline it shows are not built yet; see CHANGELOG.md for what is." >&2; exit 1
+	@echo "make demo: the pipeline whose tables it shows is not built yet; 'make run' starts the hub." >&2; exit 1
 
-run: ## the same as demo, until Ctrl-C, without traffic (not there yet)
-	@echo "make run: the hub it starts is not built yet; see CHANGELOG.md for what is." >&2; exit 1
+run: setup ## start the hub on loopback until Ctrl-C (the pipeline follows)
+	@$(BIN)/polywire serve
 
 clean: ## remove everything the other targets made
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache fuzz/corpus fuzz/crashes

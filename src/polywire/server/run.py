@@ -56,6 +56,8 @@ async def _serve(loaded: Loaded, *, insecure: bool) -> int:
             at_once.set()
         stopping.set()
 
+    if loaded.config.journal.enabled:
+        log.warning("there is no journal yet: what is acknowledged does not outlive this process")
     await server.start()
     server.hub.on_signal = signalled
     for each in (signal.SIGTERM, signal.SIGINT):
