@@ -2,7 +2,7 @@
 
 ``start`` listens, ``reload`` takes over a changed configuration, ``drain`` ends in the order FMQP's ``$/signals/stop``
 asks for: no new clients, no new messages, what was accepted is delivered, last wills, they are delivered, connections
-are closed.
+are closed with their protocol's last words.
 """
 
 import asyncio
@@ -112,6 +112,8 @@ class Server:
         for client in list(self.hub.clients.values()):
             self.hub.send_wills(client)
         await self._settle(end)
+        for endpoint in list(self.gate.connections):
+            endpoint.goodbye()
         await self.close()
 
     async def close(self) -> None:
@@ -204,7 +206,7 @@ class Server:
         return Endpoint(self.gate, key, protocol, spoken.make_session, spoken.wrap)
 
     async def _settle(self, end: float) -> None:
-        """Wait until everything accepted has been written and every call has ended, or the time is over."""
+        """Wait until what was accepted is written and answered, and every call has ended, or the time is over."""
         while self._loop.time() < end:
             busy = self.hub.services.under_way() or any(each.busy() for each in self.gate.connections)
             if not busy:
@@ -216,8 +218,8 @@ class Server:
         limit = self.gate.idle_time
         if limit > 0:
             oldest = self._loop.time() - limit
-            for endpoint in [each for each in self.gate.connections if each.active < oldest]:
-                endpoint.expire()
+            for endpoint in [each for each in self.gate.connections if each.is_silent_since(oldest)]:
+                endpoint.idle()
         self._idle = self._loop.call_later(1.0, self._watch_idle)
 
     def _close_listeners(self) -> None:
