@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 
 from websockets.exceptions import ConnectionClosed
@@ -72,16 +73,23 @@ class Line:
 
 
 @contextlib.contextmanager
-def line_to(hub: HubProcess, listener: str) -> Iterator[Line]:
-    """A connection to a listener."""
+def line_to(hub: HubProcess, listener: str, trust: ssl.SSLContext | None = None) -> Iterator[Line]:
+    """A connection to a listener; ``trust`` where it is encrypted."""
     address = hub.addresses[listener]
     if listener in SUBPROTOCOLS:
         subprotocols = [Subprotocol(SUBPROTOCOLS[listener])]
-        with connect(address, subprotocols=subprotocols, open_timeout=SECONDS, close_timeout=1) as web:
+        with connect(
+            address,
+            subprotocols=subprotocols,
+            ssl=trust,
+            server_hostname=None if trust is None else "localhost",
+            open_timeout=SECONDS,
+            close_timeout=1,
+        ) as web:
             assert web.subprotocol == SUBPROTOCOLS[listener]
             yield Line(web)
     else:
-        with connected(address) as plain:
+        with connected(address, trust=trust) as plain:
             yield Line(plain)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import ssl
 import time
 from pathlib import Path
 
@@ -13,11 +14,22 @@ from polywire.protocols.fmqp.frames import LAST_WILL
 from polywire.protocols.micromsg import Error, Message
 from tests.hub_process import LISTEN, running_hub
 from tests.protocols.sabc.wire import wire
+from tests.server.certificates import Authority
 from tests.server.subscribers import Heard, line_to, subscribe
 from tests.wires import Fmqp, connected
 
 SPOKEN = [key for key in LISTEN if key != "http"]
 CLOSED = "closed 1000"
+
+
+def encrypting(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """A configuration whose listeners are all encrypted, and what trusts them."""
+    authority = Authority(folder)
+    encrypted = {key: each.replace("tcp:", "tls:").replace("ws:", "wss:") for key, each in LISTEN.items()}
+    listen = "".join(f'{key} = "{address}"\n' for key, address in encrypted.items())
+    config = folder / "polywire.toml"
+    config.write_text(f'[listen]\n{listen}[tls]\ncertificate = "{authority.issue("hub")}"\n', encoding="utf-8")
+    return config, ssl.create_default_context(cafile=str(authority.root))
 
 
 def disconnecting(session: str) -> bytes:
@@ -63,13 +75,15 @@ def joined(first: Heard, second: Heard) -> Heard:
     return [*first, *second]
 
 
-@pytest.mark.rule("FMQP-26", "MICROMSG-186", "UMQ-74", "UMQ-97", "UMQ-145")
-def test_everybody_gets_the_last_wills_then_the_last_words_and_is_closed() -> None:
+@pytest.mark.rule("FMQP-26", "MICROMSG-186", "MQTT-140", "SABC-72", "UMQ-97", "UMQ-145")
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
+def test_everybody_gets_the_last_wills_then_the_last_words_and_is_closed(tmp_path: Path, encrypted: bool) -> None:
+    config, trust = encrypting(tmp_path) if encrypted else (None, None)
     with contextlib.ExitStack() as stack:
-        hub = stack.enter_context(running_hub())
-        lines = {listener: stack.enter_context(line_to(hub, listener)) for listener in SPOKEN}
+        hub = stack.enter_context(running_hub(config=config))
+        lines = {listener: stack.enter_context(line_to(hub, listener, trust)) for listener in SPOKEN}
         sessions = {listener: subscribe(line, listener, "will") for listener, line in lines.items()}
-        mourned = Fmqp(stack.enter_context(connected(hub.addresses["fmqp"])))
+        mourned = Fmqp(stack.enter_context(connected(hub.addresses["fmqp"], trust=trust)))
         mourned.say(fmqp.Publication("will", b"farewell", LAST_WILL))
         mourned.settled()
         hub.process.send_signal(signal.SIGTERM)

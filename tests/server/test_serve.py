@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from polywire.protocols.fmqp import Publication, Subscription
 from polywire.protocols.fmqp.frames import LAST_WILL
@@ -236,3 +238,12 @@ def test_a_websocket_path_nobody_speaks_at_is_not_found(hub: HubProcess) -> None
         answer = plain.rest()
     assert answer.startswith(b"HTTP/1.1 404 ")
     assert b"nothing is spoken at /other; there is /umq, /mqtt, /sabc" in answer
+
+
+@pytest.mark.rule("UMQ-74")
+@pytest.mark.parametrize("offered", [None, ["umq"], ["other", "umq"], ["other"]])
+def test_the_subprotocol_is_accepted_and_not_demanded(hub: HubProcess, offered: list[Subprotocol] | None) -> None:
+    with connect(hub.addresses["umq"], subprotocols=offered, open_timeout=20) as web:
+        assert web.subprotocol == ("umq" if offered is not None and "umq" in offered else None)
+        web.send("H1:")
+        assert web.recv(timeout=20) == "W1:"
