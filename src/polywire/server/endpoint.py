@@ -89,6 +89,11 @@ class Endpoint:
         """When what the peer sends was last left unread, by the hub's clock."""
         return self._gate.hub.clock() if self._pauses > 0 else self._resumed
 
+    @property
+    def octets_only(self) -> bool:
+        """Whether the protocol is a stream of octets, in which a text has no place."""
+        return self._wrap is not None
+
     def opened(self, transport: asyncio.Transport, last: bytes = b"") -> None:
         """The peer is there: make its session. ``last`` is what the transport wants written before it closes."""
         self._transport = transport
@@ -235,6 +240,12 @@ class Endpoint:
         if transport is not None and not transport.is_closing():
             transport.write(self._last if last is None else last)
             transport.close()
+
+    def refuse(self, fault: str, last: bytes) -> None:
+        """Close because of what the transport got; ``last`` says so."""
+        if not self._closing:
+            self._count(fault)
+            self.close(last)
 
     def abort(self) -> None:
         """Hang up at once."""

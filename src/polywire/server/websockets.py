@@ -24,6 +24,14 @@ from polywire.server.endpoint import Endpoint
 
 MakeEndpoint = Callable[[], Endpoint]
 
+FAULTS = {
+    WSCloseCode.PROTOCOL_ERROR: "websocket-frame",
+    WSCloseCode.MESSAGE_TOO_BIG: "message-size",
+    WSCloseCode.INVALID_TEXT: "not-utf-8",
+    WSCloseCode.UNSUPPORTED_DATA: "text-message",
+}
+"""What is counted, by the code a WebSocket is closed with."""
+
 
 def as_one_message(chunks: list[bytes | memoryview]) -> list[bytes | memoryview]:
     """Chunks of a byte stream as one binary message."""
@@ -85,6 +93,9 @@ class WebSocketListener(WSListener):
         if kind == WSMsgType.BINARY:
             self._endpoint.deliver(payload)
             return
+        if self._endpoint.octets_only:
+            self._refuse(WSCloseCode.UNSUPPORTED_DATA, b"only binary messages are understood here")
+            return
         try:
             text = payload.decode()
         except UnicodeDecodeError:
@@ -93,7 +104,7 @@ class WebSocketListener(WSListener):
         self._endpoint.deliver(text)
 
     def _refuse(self, code: WSCloseCode, words: bytes) -> None:
-        self._endpoint.close(close(code.value, words))
+        self._endpoint.refuse(FAULTS[code], close(code.value, words))
 
 
 class Paths:
