@@ -16,7 +16,7 @@ from tests.hub_process import LISTEN, running_hub
 from tests.protocols.sabc.wire import wire
 from tests.server.certificates import Authority
 from tests.server.subscribers import Heard, line_to, subscribe
-from tests.wires import Fmqp, connected
+from tests.wires import Fmqp, Plain, connected
 
 SPOKEN = [key for key in LISTEN if key != "http"]
 CLOSED = "closed 1000"
@@ -163,7 +163,7 @@ def test_a_silent_handshake_is_ended_in_the_words_of_each_protocol() -> None:
 def test_a_connection_silent_for_too_long_is_ended_in_the_words_of_each_protocol() -> None:
     words = "nothing was heard of you for too long"
     with contextlib.ExitStack() as stack:
-        hub = stack.enter_context(running_hub("limits.idle_time=2"))
+        hub = stack.enter_context(running_hub("limits.idle_time=3"))
         lines = {listener: stack.enter_context(line_to(hub, listener)) for listener in SPOKEN}
         sessions = {listener: subscribe(line, listener, "a") for listener, line in lines.items()}
         for listener, line in lines.items():
@@ -199,3 +199,13 @@ def test_a_connection_ends_when_its_login_does(tmp_path: Path) -> None:
             expected = last_words(listener, sessions[listener], error, "F0:1 Rejected: the login has expired")
             assert line.ended() == expected, listener
         assert hub.metric('polywire_faults_total{protocol="sabc",reason="login-expired"}') == 2
+
+
+def test_a_silent_tls_or_websocket_handshake_is_ended_as_well(tmp_path: Path) -> None:
+    config, _ = encrypting(tmp_path)
+    with contextlib.ExitStack() as stack:
+        encrypted = stack.enter_context(running_hub("limits.handshake_time=1", config=config))
+        plain = stack.enter_context(running_hub("limits.handshake_time=1"))
+        addresses = [encrypted.addresses["sabc"], encrypted.addresses["umq"], plain.addresses["umq"]]
+        lines = [Plain(stack.enter_context(connected(address))) for address in addresses]
+        assert [line.rest() for line in lines] == [b"", b"", b""]

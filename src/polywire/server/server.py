@@ -155,14 +155,19 @@ class Server:
 
     async def _open(self, key: str, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
         tls = self._tls if address.encrypted else None
+        patience = self.gate.handshake_time if tls is not None else None
         try:
             if address.scheme == "unix":
                 path = Path(address.path)
-                server = await self._loop.create_unix_server(protocol, path, ssl=tls, backlog=BACKLOG)
+                server = await self._loop.create_unix_server(
+                    protocol, path, ssl=tls, ssl_handshake_timeout=patience, backlog=BACKLOG
+                )
                 self._sockets.append(path)
                 self.addresses[key] = address
             else:
-                server = await self._loop.create_server(protocol, address.host, address.port, ssl=tls, backlog=BACKLOG)
+                server = await self._loop.create_server(
+                    protocol, address.host, address.port, ssl=tls, ssl_handshake_timeout=patience, backlog=BACKLOG
+                )
                 self.addresses[key] = address.bound(server.sockets[0].getsockname()[1])
         except OSError as error:
             raise self._not_listening(key, address, error) from error
@@ -180,12 +185,14 @@ class Server:
                 if spoken is None:
                     raise ConfigError([Problem(f'nothing speaks {key} yet; set it to "off"', f"listen.{key}")])
                 paths.add(wanted[key].path, self._endpoint_maker(key, spoken), spoken.subprotocol)
+            tls = self._tls if scheme == "wss" else None
             try:
                 server = await ws_create_server(
                     paths.upgrade,
                     host,
                     port,
-                    ssl=self._tls if scheme == "wss" else None,
+                    ssl=tls,
+                    ssl_handshake_timeout=self.gate.handshake_time if tls is not None else None,
                     backlog=BACKLOG,
                     max_frame_size=self.gate.limits.message_size,
                     websocket_handshake_timeout=self.gate.handshake_time,
