@@ -25,6 +25,7 @@ class Wire(FakeLink):
         self.client: Client = site.hub.client(PROTOCOLS.index(protocol), self.outbox, "192.0.2.1:5000", local=local)
         self.protocol = protocol
         self.certificate: Mapping[str, object] | None = None
+        self.unread_until = 0
         self.session: object = None
         self.closed = False
         self.is_established = False

@@ -102,8 +102,11 @@ def test_the_audience_and_the_issuer_must_be_ours_where_we_have_one() -> None:
 
 
 def test_clocks_may_differ_by_the_leeway() -> None:
-    late = signed(SECRET, "HS256", exp=int(time.time()) - 30)
-    assert by_secret(leeway=HOUR).verify(late).name == "anna"
+    expired = int(time.time()) - 30
+    late = signed(SECRET, "HS256", exp=expired)
+    identity = by_secret(leeway=HOUR).verify(late)
+    assert identity.name == "anna"
+    assert identity.expires == expired + HOUR
     assert "Expired" in refused(by_secret(leeway=1), late)
 
 

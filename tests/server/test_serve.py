@@ -10,9 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from polywire.protocols.fmqp import Publication, Subscription
 from polywire.protocols.fmqp.frames import LAST_WILL
+from polywire.protocols.mqtt import Connack, Connect, Pingreq, Pingresp, encode
 from tests.hub_process import LISTEN, HubProcess, running_hub
 from tests.server.certificates import Authority
 from tests.wires import Fmqp, Plain, connected
@@ -236,3 +240,48 @@ def test_a_websocket_path_nobody_speaks_at_is_not_found(hub: HubProcess) -> None
         answer = plain.rest()
     assert answer.startswith(b"HTTP/1.1 404 ")
     assert b"nothing is spoken at /other; there is /umq, /mqtt, /sabc" in answer
+
+
+@pytest.mark.rule("UMQ-74")
+@pytest.mark.parametrize("offered", [None, ["umq"], ["other", "umq"], ["other"]])
+def test_the_subprotocol_is_accepted_and_not_demanded(hub: HubProcess, offered: list[Subprotocol] | None) -> None:
+    with connect(hub.addresses["umq"], subprotocols=offered, open_timeout=20) as web:
+        assert web.subprotocol == ("umq" if offered is not None and "umq" in offered else None)
+        web.send("H1:")
+        assert web.recv(timeout=20) == "W1:"
+
+
+@pytest.mark.rule("MQTT-140", "MQTT-167", "MQTT-170")
+def test_mqtt_over_a_websocket_is_binary_and_chooses_its_subprotocol(hub: HubProcess) -> None:
+    subprotocols = [Subprotocol("other"), Subprotocol("mqtt")]
+    with connect(hub.addresses["mqtt_ws"], subprotocols=subprotocols, open_timeout=20) as web:
+        assert web.subprotocol == "mqtt"
+        octets = encode(Connect("me")) + encode(Pingreq())
+        web.send(octets[:5])
+        web.send(octets[5:])
+        assert web.recv(timeout=20) == encode(Connack(False, 0)) + encode(Pingresp())
+        web.send("a text")
+        with pytest.raises(ConnectionClosed) as caught:
+            web.recv(timeout=20)
+    assert caught.value.rcvd is not None
+    assert caught.value.rcvd.code == 1003
+    assert hub.metric('polywire_faults_total{protocol="mqtt",reason="text-message"}') == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "reason"),
+    [
+        ("x" * 70_000, 1009, "message-size"),
+        ([b"\xff\xfe"], 1007, "not-utf-8"),
+    ],
+)
+def test_a_websocket_message_that_can_not_be_taken_is_answered_with_its_code(
+    message: str | list[bytes], code: int, reason: str
+) -> None:
+    with running_hub("limits.message_size=65536") as hub, connect(hub.addresses["sabc_ws"], open_timeout=20) as web:
+        web.send(message, text=True)
+        with pytest.raises(ConnectionClosed) as caught:
+            web.recv(timeout=20)
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == code
+        assert hub.metric(f'polywire_faults_total{{protocol="sabc",reason="{reason}"}}') == 1

@@ -51,10 +51,18 @@ class Peer(Protocol):
     def certificate(self) -> Mapping[str, object] | None:
         """The certificate the peer showed, if it did."""
 
+    @property
+    def unread_until(self) -> int:
+        """When the hub last left unread what the peer sends, by the hub's clock: now while it does, 0 for never.
+
+        Up to then the peer's silence is none of its own.
+        """
+
     def login(self, login: Login, done: Callable[[Identity | Refusal], None]) -> None:
         """Find out who the peer is. ``done`` is called once, perhaps later; until then nothing more is received.
 
-        On success the client's identity and grants are set before ``done`` runs.
+        On success the client's identity and grants are set before ``done`` runs. Where the identity ends at some
+        time, the session's ``goodbye`` is called then.
         """
 
     def established(self) -> None:

@@ -11,6 +11,7 @@ from mypy_extensions import i16, i64
 
 TEXT: Final = 0x81
 BINARY: Final = 0x82
+CLOSE: Final = 0x88
 """Opcodes with the FIN bit: messages are written in one frame each."""
 
 
@@ -22,6 +23,11 @@ def text(payload: bytes) -> bytes:
 def binary(payload: bytes) -> bytes:
     """A binary message."""
     return header(BINARY, len(payload)) + payload
+
+
+def close(code: int, reason: bytes = b"") -> bytes:
+    """The frame that ends the connection, with a status code of RFC 6455 and at most 123 octets of UTF-8."""
+    return header(CLOSE, 2 + len(reason)) + code.to_bytes(2, "big") + reason
 
 
 def header(opcode: int, length: i64) -> bytes:

@@ -60,7 +60,7 @@ class Tokens:
             raise TokenError(f"the token has {len(token)} characters, at most {MAX_TOKEN} are allowed")
         try:
             claims = self._claims(token)
-            expires = float(claims["exp"])
+            expires = float(claims["exp"]) + self._leeway  # as long as the token would be taken
         except jwt.PyJWTError as error:
             raise TokenError(f"{type(error).__name__}: {error}") from error
         except (ValueError, TypeError, OverflowError, RecursionError) as error:

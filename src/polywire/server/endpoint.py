@@ -19,7 +19,9 @@ from polywire.server.gate import Gate
 HIGH_WATER = 256 * 1024
 """How many octets a transport may hold before the outbox keeps the rest."""
 
+EXPIRED = "login-expired"
 HANDSHAKE_TIME = "handshake-time"
+IDLE_TIME = "idle-time"
 INTERNAL_ERROR = "internal-error"
 
 log = logging.getLogger("polywire.server")
@@ -35,7 +37,19 @@ class Session(Protocol):
         """The connection has ended."""
 
     def drain(self) -> None:
-        """The hub is going down: refuse new work in the protocol's own words, finish what was accepted."""
+        """The hub is going down: refuse new work in the protocol's own words, finish what was accepted.
+
+        Who is in stays, whatever there is to do; who has not finished the handshake may be sent away.
+        """
+
+    def busy(self) -> bool:
+        """Whether something accepted is still to be answered or acknowledged, by either side."""
+
+    def goodbye(self, *, expired: bool = False) -> None:
+        """Say the protocol's last words, then ``Peer.close``. ``expired``: because the login has ended."""
+
+    def timed_out(self) -> None:
+        """The time for the handshake, or for being silent, is over: the protocol's words, then ``Peer.close``."""
 
 
 MakeSession = Callable[[Client, "Endpoint", Limits], Session]
@@ -54,8 +68,11 @@ class Endpoint:
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
         self._held: list[bytes | str] | None = None
+        self._last = b""
         self._pauses = 0
+        self._resumed = 0
         self._handshake: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
         self._closing = False
         self.active = 0.0
         self.outbox = Outbox(self, gate.hub.flusher, cap=gate.outbox_cap, policy=gate.topic_policy)
@@ -67,9 +84,20 @@ class Endpoint:
         found = self._transport.get_extra_info("peercert") if self._transport is not None else None
         return found or None
 
-    def opened(self, transport: asyncio.Transport) -> None:
-        """The peer is there: make its session."""
+    @property
+    def unread_until(self) -> int:
+        """When what the peer sends was last left unread, by the hub's clock."""
+        return self._gate.hub.clock() if self._pauses > 0 else self._resumed
+
+    @property
+    def octets_only(self) -> bool:
+        """Whether the protocol is a stream of octets, in which a text has no place."""
+        return self._wrap is not None
+
+    def opened(self, transport: asyncio.Transport, last: bytes = b"") -> None:
+        """The peer is there: make its session. ``last`` is what the transport wants written before it closes."""
         self._transport = transport
+        self._last = last
         transport.set_write_buffer_limits(high=HIGH_WATER)
         gate = self._gate
         if not gate.enter(self):
@@ -109,6 +137,9 @@ class Endpoint:
         self._closing = True
         self.outbox.close()
         self._cancel_handshake()
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
         self._gate.leave(self)
         session, self._session = self._session, None
         if session is not None:
@@ -120,14 +151,24 @@ class Endpoint:
             self._session.drain()
 
     def busy(self) -> bool:
-        """Whether something waits to be written to this peer, here or in the transport."""
-        transport = self._transport
-        return self.outbox.size() > 0 or (transport is not None and transport.get_write_buffer_size() > 0)
+        """Whether something waits to be written to this peer, here or in the transport, or to be answered."""
+        transport, session = self._transport, self._session
+        if self.outbox.size() > 0 or (session is not None and session.busy()):
+            return True
+        return transport is not None and transport.get_write_buffer_size() > 0
 
-    def expire(self) -> None:
+    def goodbye(self) -> None:
+        """Let the session say its last words and close."""
+        if self._session is not None and not self._closing:
+            self._session.goodbye()
+
+    def is_silent_since(self, when: float) -> bool:
+        """Whether nothing has passed since then, though the peer was listened to."""
+        return self.active < when and self._pauses == 0
+
+    def idle(self) -> None:
         """The peer has been silent for too long."""
-        self._count("idle-time")
-        self.close()
+        self._timed_out(IDLE_TIME)
 
     def login(self, login: Login, done: Callable[[Identity | Refusal], None]) -> None:
         """Find out who the peer is; hold back what it sends until that is known."""
@@ -143,9 +184,12 @@ class Endpoint:
                 client.grants = self._gate.rules.grants(who, client.counters.protocol)
             held, self._held = self._held or [], None
             self.resume_reading()
-            if self._session is None and self._transport is not None and self._transport.is_closing():
+            if self._closing:
                 return
             done(who)
+            if isinstance(who, Identity) and who.expires is not None and not self._closing:
+                left = who.expires - self._gate.hub.clock() / 1e9
+                self._expiry = self._gate.loop.call_later(max(0.0, left), self._expired)
             for data in held:
                 self.deliver(data)
 
@@ -173,7 +217,12 @@ class Endpoint:
     def resume_reading(self) -> None:
         """Read on, once nobody wants it paused."""
         self._pauses -= 1
-        if self._pauses == 0 and self._transport is not None and not self._transport.is_closing():
+        if self._pauses > 0:
+            return
+        self._resumed = self._gate.hub.clock()
+        # What came meanwhile is still to be read: until then the peer has not been silent.
+        self.active = self._gate.loop.time()
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def overflow(self) -> None:
@@ -181,14 +230,22 @@ class Endpoint:
         self._count("slow-reader-disconnected")
         self.abort()
 
-    def close(self) -> None:
-        """Write what is left, then hang up."""
+    def close(self, last: bytes | None = None) -> None:
+        """Write what is left, then what the transport wants last, and hang up."""
         if self._closing:
             return
         self.outbox.flush()
         self._closing = True
-        if self._transport is not None:
-            self._transport.close()
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.write(self._last if last is None else last)
+            transport.close()
+
+    def refuse(self, fault: str, last: bytes) -> None:
+        """Close because of what the transport got; ``last`` says so."""
+        if not self._closing:
+            self._count(fault)
+            self.close(last)
 
     def abort(self) -> None:
         """Hang up at once."""
@@ -198,8 +255,19 @@ class Endpoint:
 
     def _handshake_over(self) -> None:
         self._handshake = None
-        self._count(HANDSHAKE_TIME)
-        self.close()
+        self._timed_out(HANDSHAKE_TIME)
+
+    def _timed_out(self, limit: str) -> None:
+        if self._session is not None and not self._closing:
+            self._count(limit)
+            self._session.timed_out()
+
+    def _expired(self) -> None:
+        """What proved who the peer is has run out."""
+        self._expiry = None
+        if self._session is not None and not self._closing:
+            self._count(EXPIRED)
+            self._session.goodbye(expired=True)
 
     def _cancel_handshake(self) -> None:
         if self._handshake is not None:

@@ -2,7 +2,7 @@
 
 ``start`` listens, ``reload`` takes over a changed configuration, ``drain`` ends in the order FMQP's ``$/signals/stop``
 asks for: no new clients, no new messages, what was accepted is delivered, last wills, they are delivered, connections
-are closed.
+are closed with their protocol's last words.
 """
 
 import asyncio
@@ -112,6 +112,8 @@ class Server:
         for client in list(self.hub.clients.values()):
             self.hub.send_wills(client)
         await self._settle(end)
+        for endpoint in list(self.gate.connections):
+            endpoint.goodbye()
         await self.close()
 
     async def close(self) -> None:
@@ -153,14 +155,19 @@ class Server:
 
     async def _open(self, key: str, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
         tls = self._tls if address.encrypted else None
+        patience = self.gate.handshake_time if tls is not None else None
         try:
             if address.scheme == "unix":
                 path = Path(address.path)
-                server = await self._loop.create_unix_server(protocol, path, ssl=tls, backlog=BACKLOG)
+                server = await self._loop.create_unix_server(
+                    protocol, path, ssl=tls, ssl_handshake_timeout=patience, backlog=BACKLOG
+                )
                 self._sockets.append(path)
                 self.addresses[key] = address
             else:
-                server = await self._loop.create_server(protocol, address.host, address.port, ssl=tls, backlog=BACKLOG)
+                server = await self._loop.create_server(
+                    protocol, address.host, address.port, ssl=tls, ssl_handshake_timeout=patience, backlog=BACKLOG
+                )
                 self.addresses[key] = address.bound(server.sockets[0].getsockname()[1])
         except OSError as error:
             raise self._not_listening(key, address, error) from error
@@ -178,12 +185,14 @@ class Server:
                 if spoken is None:
                     raise ConfigError([Problem(f'nothing speaks {key} yet; set it to "off"', f"listen.{key}")])
                 paths.add(wanted[key].path, self._endpoint_maker(key, spoken), spoken.subprotocol)
+            tls = self._tls if scheme == "wss" else None
             try:
                 server = await ws_create_server(
                     paths.upgrade,
                     host,
                     port,
-                    ssl=self._tls if scheme == "wss" else None,
+                    ssl=tls,
+                    ssl_handshake_timeout=self.gate.handshake_time if tls is not None else None,
                     backlog=BACKLOG,
                     max_frame_size=self.gate.limits.message_size,
                     websocket_handshake_timeout=self.gate.handshake_time,
@@ -204,7 +213,7 @@ class Server:
         return Endpoint(self.gate, key, protocol, spoken.make_session, spoken.wrap)
 
     async def _settle(self, end: float) -> None:
-        """Wait until everything accepted has been written and every call has ended, or the time is over."""
+        """Wait until what was accepted is written and answered, and every call has ended, or the time is over."""
         while self._loop.time() < end:
             busy = self.hub.services.under_way() or any(each.busy() for each in self.gate.connections)
             if not busy:
@@ -216,8 +225,8 @@ class Server:
         limit = self.gate.idle_time
         if limit > 0:
             oldest = self._loop.time() - limit
-            for endpoint in [each for each in self.gate.connections if each.active < oldest]:
-                endpoint.expire()
+            for endpoint in [each for each in self.gate.connections if each.is_silent_since(oldest)]:
+                endpoint.idle()
         self._idle = self._loop.call_later(1.0, self._watch_idle)
 
     def _close_listeners(self) -> None:

@@ -19,10 +19,18 @@ from picows import (
     WSUpgradeResponseWithListener,
 )
 
-from polywire.protocols.websocket import BINARY, header
+from polywire.protocols.websocket import BINARY, close, header
 from polywire.server.endpoint import Endpoint
 
 MakeEndpoint = Callable[[], Endpoint]
+
+FAULTS = {
+    WSCloseCode.PROTOCOL_ERROR: "websocket-frame",
+    WSCloseCode.MESSAGE_TOO_BIG: "message-size",
+    WSCloseCode.INVALID_TEXT: "not-utf-8",
+    WSCloseCode.UNSUPPORTED_DATA: "text-message",
+}
+"""What is counted, by the code a WebSocket is closed with."""
 
 
 def as_one_message(chunks: list[bytes | memoryview]) -> list[bytes | memoryview]:
@@ -41,7 +49,7 @@ class WebSocketListener(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         """The opening handshake is done."""
-        self._endpoint.opened(transport.underlying_transport)
+        self._endpoint.opened(transport.underlying_transport, close(WSCloseCode.OK.value))
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:  # noqa: ARG002 - the endpoint knows its transport
         """The end."""
@@ -65,13 +73,13 @@ class WebSocketListener(WSListener):
         if kind not in (WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION):
             return
         if frame.rsv1 or (kind == WSMsgType.CONTINUATION) != (self._kind is not None):
-            self._refuse(transport, WSCloseCode.PROTOCOL_ERROR, b"a frame out of place")
+            self._refuse(WSCloseCode.PROTOCOL_ERROR, b"a frame out of place")
             return
         if len(self._parts) + frame.payload_size > self._limit:
-            self._refuse(transport, WSCloseCode.MESSAGE_TOO_BIG, b"the message is too big")
+            self._refuse(WSCloseCode.MESSAGE_TOO_BIG, b"the message is too big")
             return
         if self._kind is None and frame.fin:
-            self._message(transport, kind, frame.get_payload_as_bytes())
+            self._message(kind, frame.get_payload_as_bytes())
             return
         if self._kind is None:
             self._kind = kind
@@ -79,23 +87,24 @@ class WebSocketListener(WSListener):
         if frame.fin:
             whole, self._parts = bytes(self._parts), bytearray()
             kind, self._kind = self._kind, None
-            self._message(transport, kind, whole)
+            self._message(kind, whole)
 
-    def _message(self, transport: WSTransport, kind: WSMsgType, payload: bytes) -> None:
+    def _message(self, kind: WSMsgType, payload: bytes) -> None:
         if kind == WSMsgType.BINARY:
             self._endpoint.deliver(payload)
+            return
+        if self._endpoint.octets_only:
+            self._refuse(WSCloseCode.UNSUPPORTED_DATA, b"only binary messages are understood here")
             return
         try:
             text = payload.decode()
         except UnicodeDecodeError:
-            self._refuse(transport, WSCloseCode.INVALID_TEXT, b"a text message that is not UTF-8")
+            self._refuse(WSCloseCode.INVALID_TEXT, b"a text message that is not UTF-8")
             return
         self._endpoint.deliver(text)
 
-    def _refuse(self, transport: WSTransport, code: WSCloseCode, words: bytes) -> None:
-        self._endpoint.outbox.flush()
-        transport.send_close(code, words)
-        self._endpoint.close()
+    def _refuse(self, code: WSCloseCode, words: bytes) -> None:
+        self._endpoint.refuse(FAULTS[code], close(code.value, words))
 
 
 class Paths:

@@ -399,6 +399,17 @@ def test_a_draining_hub_takes_no_more_messages_from_fmqp(site: Site) -> None:
     publisher.session.drain()  # type: ignore[attr-defined]
     say(publisher, Publication("a", b"x"))
     assert heard(listener) == []
+    assert not publisher.closed
+    assert not publisher.session.busy()  # type: ignore[attr-defined]
+
+
+def test_goodbye_and_time_over_close_without_a_word(site: Site) -> None:
+    last, idle = join(site), join(site)
+    last.session.goodbye()  # type: ignore[attr-defined]
+    idle.session.timed_out()  # type: ignore[attr-defined]
+    for wire in (last, idle):
+        assert wire.closed
+        assert wire.taken() == b""
 
 
 def test_a_lost_client_leaves_nothing_behind(site: Site) -> None:

@@ -7,6 +7,7 @@ from polywire.hub.message import Date, Message
 from polywire.hub.peer import Limits
 from polywire.protocols.micromsg.frames import Command, Error, Extension, encode
 from polywire.protocols.micromsg.frames import Message as Frame
+from polywire.protocols.micromsg.session import MicromsgSession
 from tests.hub.links import FakeLink, Recorder
 from tests.protocols.micromsg.talk import Talker
 from tests.sessions import Site
@@ -604,28 +605,54 @@ class TestAccess:
 
 
 class TestDrain:
-    def drain(self, talker: Talker) -> None:
-        talker.wire.session.drain()  # type: ignore[attr-defined]
+    def drain(self, talker: Talker) -> MicromsgSession:
+        session = talker.wire.session
+        assert isinstance(session, MicromsgSession)
+        session.drain()
+        return session
 
-    def test_an_idle_client_is_told_and_left(self, site: Site) -> None:
-        talker = Talker(site)
-        self.drain(talker)
+    def test_a_client_stays_until_goodbye_and_is_told(self, site: Site) -> None:
+        talker = Talker(site).subscribe("topic/a")
+        session = self.drain(talker)
+        assert not session.busy()
+        Talker(site).send("topic/a", b"will")
+        assert talker.messages() == [("topic/a", b"will")]
+        session.goodbye()
+        session.goodbye()
         assert talker.frames() == [Error("shutting-down")]
         assert talker.closed
+        assert not session.busy()
+
+    @pytest.mark.rule("MICROMSG-176")
+    def test_who_is_silent_for_too_long_or_whose_login_has_expired_hears_why(self, site: Site) -> None:
+        silent, expired = Talker(site), Talker(site)
+        for talker, reason in (
+            (silent, "nothing was heard of you for too long"),
+            (expired, "the login has expired"),
+        ):
+            session = talker.wire.session
+            assert isinstance(session, MicromsgSession)
+            if talker is silent:
+                session.timed_out()
+            else:
+                session.goodbye(expired=True)
+            assert talker.frames() == [Error("shutting-down", (("reason", reason),))]
+            assert talker.closed
 
     @pytest.mark.rule("MICROMSG-186")
     def test_a_client_with_a_queue_s_messages_may_acknowledge_them_first(self, site: Site) -> None:
         talker = Talker(site, "pub-sub;batch-ack").subscribe("jobs")
         sender = Talker(site).send("jobs", b"1").send("jobs", b"2")
         talker.frames()
-        self.drain(talker)
+        session = self.drain(talker)
         sender.send("jobs", b"3")
         assert talker.frames() == []
         talker.tell(Command("ping"))
         assert talker.frames() == [Command("pong")]
+        assert session.busy()
         talker.ack(2)
-        assert talker.frames() == [Error("shutting-down")]
-        assert talker.closed
+        assert not session.busy()
+        assert talker.frames() == []
         talker.wire.lose()
         assert [message.body for message in site.hub.queue("jobs").contents()] == [b"3"]
 
@@ -646,10 +673,11 @@ class TestDrain:
     def test_what_waits_for_the_window_is_still_sent(self, site: Site) -> None:
         talker = Talker(site, "pub-sub;ack").subscribe("topic/a")
         Talker(site).send("topic/a", b"1").send("topic/a", b"2")
-        self.drain(talker)
+        session = self.drain(talker)
         assert talker.messages() == [("topic/a", b"1")]
-        assert talker.ack(1, "ack").frames() == [Frame(2, "topic/a", b"2"), Error("shutting-down")]
-        assert talker.closed
+        assert session.busy()
+        assert talker.ack(1, "ack").frames() == [Frame(2, "topic/a", b"2")]
+        assert not session.busy()
 
 
 def test_a_connection_that_was_hung_up_on_gets_nothing_more(site: Site) -> None:

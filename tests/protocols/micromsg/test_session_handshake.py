@@ -187,11 +187,24 @@ class TestDrain:
         assert talker.wire.taken() == encode(Error("shutting-down"))
         assert talker.closed
 
-    def test_during_a_login_the_hub_waits_for_it(self, site: Site) -> None:
+    def test_during_a_login_the_client_is_sent_away_too(self, site: Site) -> None:
         site.slow_logins = True
         talker = Talker(site, "pub-sub")
         talker.wire.session.drain()  # type: ignore[attr-defined]
-        assert not talker.closed
-        site.pending_logins.pop()()
         assert talker.frames() == [Error("shutting-down")]
         assert talker.closed
+        site.pending_logins.pop()()
+        assert talker.frames() == []
+        assert not site.hub.clients
+
+
+@pytest.mark.rule("MICROMSG-176")
+def test_a_handshake_that_takes_too_long_is_ended_and_said_so_to_whom_it_can_be(site: Site) -> None:
+    silent, slow = Talker(site, None), Talker(site, None)
+    slow.wire.feed(handshake(""))
+    slow.frames()
+    for talker in (silent, slow):
+        talker.wire.session.timed_out()  # type: ignore[attr-defined]
+        assert talker.closed
+    assert silent.wire.taken() == b""
+    assert slow.frames() == [Error("bad-handshake", (("reason", "the handshake took too long"),))]

@@ -1,5 +1,7 @@
 """MQTT on the hub: connecting, publishing, subscribing, leaving."""
 
+from collections.abc import Callable
+
 import pytest
 
 from polywire.hub.access import AccessRule, AccessRules
@@ -204,6 +206,17 @@ def test_a_silent_client_is_hung_up_on_after_one_and_a_half_keep_alives(broker: 
     assert broker.faults == {"MQTT-054": 1}
 
 
+def test_a_client_that_is_not_read_is_not_silent(broker: Broker) -> None:
+    client = broker.client("me", keep_alive=10)
+    clock = broker.site.clock
+    clock.advance(14)
+    client.wire.unread_until = clock.nanoseconds()
+    clock.advance(14)
+    assert not client.closed()
+    clock.advance(1)
+    assert client.closed()
+
+
 def test_without_keep_alive_silence_is_no_matter(broker: Broker) -> None:
     client = broker.client("me")
     broker.site.clock.advance(1e6)
@@ -379,6 +392,49 @@ def test_draining_refuses_what_is_new_and_finishes_the_rest(broker: Broker) -> N
     client.wire.lose()
     assert [message.body for message in heard.got] == [b"2", b"will"]
     assert broker.dropped == {"draining": 3}
+
+
+def test_a_client_is_busy_until_both_sides_have_acknowledged(broker: Broker) -> None:
+    done: list[Callable[[], None]] = []
+    broker.hub.when_safe = done.append
+    client, worker, late = broker.client("me"), broker.client("worker"), broker.wire()
+    worker.subscribe(("queue/jobs", 1))
+    client.send(Publish("queue/jobs", b"x", 1, packet_id=1))
+    sessions = [each.wire.session for each in (client, worker, late)]
+    assert [each.busy() for each in sessions] == [True, True, False]  # type: ignore[attr-defined]
+    done.pop()()
+    worker.send(Puback(1))
+    assert [each.busy() for each in sessions] == [False, False, False]  # type: ignore[attr-defined]
+
+
+def test_a_client_is_busy_while_messages_wait_for_their_turn() -> None:
+    broker = Broker(limits=Limits(in_flight=1))
+    client = broker.client("me")
+    client.subscribe(("a", 1))
+    broker.publish("a", b"1")
+    session = client.wire.session
+    assert isinstance(session, MqttSession)
+    assert not session.busy()
+    broker.publish("a", b"2")
+    assert session.busy()
+    client.send(Puback(1))
+    assert not session.busy()
+
+
+@pytest.mark.rule("MQTT-076")
+def test_goodbye_and_time_over_close_without_a_word(broker: Broker) -> None:
+    will = broker.recorder("will")
+    silent, idle, last = broker.wire(), broker.client("idle", will=Will("will", b"x")), broker.client("last")
+    for each in (silent.wire.session, idle.wire.session):
+        assert isinstance(each, MqttSession)
+        each.timed_out()
+    assert isinstance(last.wire.session, MqttSession)
+    last.wire.session.goodbye()
+    for client in (silent, idle, last):
+        assert client.wire.closed
+        assert client.wire.taken() == b""
+        client.wire.lose()
+    assert [message.body for message in will.got] == [b"x"]
 
 
 def test_service_topics_are_told_to_whoever_listens_for_them(broker: Broker) -> None:

@@ -134,18 +134,9 @@ def test_a_session_ends_when_the_login_does() -> None:
     client.session = client.sabc._line.session_id
     expected = "CONNECTED\nsession-id::@@\nsession-expiry::Thu, 01 Jun 2017 21:47:38 GMT\n\n^@"
     assert client.heard() == expected
-    site.clock.advance(58)
-    assert client.heard() == ""
-    site.clock.advance(1)
+    client.sabc.goodbye(expired=True)
     assert client.heard() == "DISCONNECTING\nsession-id::@@\n\n^@"
     assert client.wire.closed
-
-
-def test_a_session_that_ends_earlier_leaves_no_timer() -> None:
-    site = Expiring(50.0)
-    client = Speaker(site)
-    client.wire.lose()
-    assert [alarm.cancelled for alarm in site.clock.alarms] == [True]
 
 
 def test_an_expiry_no_date_can_tell_is_not_told() -> None:

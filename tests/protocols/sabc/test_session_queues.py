@@ -21,7 +21,9 @@ def test_a_queues_message_is_acknowledged_by_an_answer() -> None:
         "MESSAGE\nsession-id::@@\nsubscription::s\nmsg-id::1\ndestination::queue/jobs\nk::v\n\njob\n\n^@"
     )
     assert len(site.hub.queue("jobs")) == 1
+    assert worker.sabc.busy()
     assert worker.ask("ref-msg-id::1", body="OK") == []
+    assert not worker.sabc.busy()
     assert len(site.hub.queue("jobs")) == 0
 
 

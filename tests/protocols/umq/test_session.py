@@ -4,7 +4,6 @@ import pytest
 
 from polywire.hub.access import AccessRule, AccessRules, Identity
 from polywire.hub.peer import Limits, Login
-from polywire.protocols.umq.session import LINGER
 from tests.protocols.umq.peers import UmqPeer
 from tests.sessions import Site
 
@@ -244,15 +243,44 @@ def test_when_the_hub_goes_down_new_requests_are_refused_and_old_ones_finished(s
     for each in (peer, caller):
         each.session.drain()
         each.session.drain()
+        assert each.session.busy()
     assert peer.say('C3:["whoami"]') == ["E3:10 Shutting down"]
-    site.clock.advance(LINGER)
-    assert (peer.hears(), caller.hears()) == ([], [])
     assert peer.say(b"last", "R1:done") == ["R2:null"]
     assert caller.hears() == ["T1:last", "R1:done"]
-    site.clock.advance(LINGER)
-    assert (peer.hears(), caller.hears()) == (["F0:10 Shutting down"], ["F0:10 Shutting down"])
+    for each in (peer, caller):
+        assert not each.session.busy()
+        assert not each.wire.closed
+        each.session.goodbye()
+        each.session.goodbye()
+        assert each.hears() == ["F0:10 Shutting down"]
+        assert each.wire.closed
+
+
+def test_who_goes_with_something_under_way_is_not_busy_any_more(site: Site) -> None:
+    peer = UmqPeer(site)
+    peer.say('C1:["serve","lamp",5]', 'C2:["call","lamp","on",""]')
+    assert peer.session.busy()
+    peer.session.goodbye()
+    assert not peer.session.busy()
+
+
+@pytest.mark.rule("UMQ-137")
+def test_who_takes_too_long_is_told_so_and_sent_away(site: Site) -> None:
+    for peer, words in (
+        (UmqPeer(site, None), "the handshake took too long"),
+        (UmqPeer(site), "nothing was heard of you for too long"),
+    ):
+        peer.session.timed_out()
+        peer.session.timed_out()
+        assert peer.hears() == [f"F0:9 Limit exceeded: {words}"]
+        assert peer.wire.closed
+
+
+def test_who_is_sent_away_because_the_login_has_expired_hears_that(site: Site) -> None:
+    peer = UmqPeer(site)
+    peer.session.goodbye(expired=True)
+    assert peer.hears() == ["F0:1 Rejected: the login has expired"]
     assert peer.wire.closed
-    assert caller.wire.closed
 
 
 @pytest.mark.rule("UMQ-145")
@@ -271,9 +299,10 @@ def test_who_says_hello_to_a_hub_that_goes_down_is_sent_away(site: Site) -> None
 
 def test_a_connection_that_is_lost_while_the_hub_goes_down_is_left_alone(site: Site) -> None:
     peer = UmqPeer(site)
-    peer.session.drain()
+    session = peer.session
+    session.drain()
     peer.wire.lose()
-    site.clock.advance(LINGER)
+    session.goodbye()
     assert peer.hears() == []
 
 

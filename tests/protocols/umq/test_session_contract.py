@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from polywire.hub.peer import Limits
 from polywire.protocols.umq import Decoder
-from polywire.protocols.umq.session import LINGER
 from tests.protocols.umq.peers import UmqPeer
 from tests.sessions import Site
 
@@ -63,7 +62,7 @@ def test_whatever_is_said_the_hub_holds(steps: list[tuple[bool, str | bytes]], d
         assert peer.session._gathering.held() >= 0
         if drain:
             peer.session.drain()
-    site.clock.advance(LINGER)
+            peer.session.goodbye()
     for peer in peers:
         peer.wire.lose()
     assert (len(site.hub.table), site.hub.clients, site.hub.services.names()) == (0, {}, [])

@@ -166,6 +166,18 @@ class FmqpSession:
         """The hub is going down: take no more messages. FMQP has no words for it."""
         self._draining = True
 
+    def busy(self) -> bool:
+        """Nothing is ever to be answered or acknowledged here."""
+        return False
+
+    def goodbye(self, *, expired: bool = False) -> None:  # noqa: ARG002 - FMQP has no words for either
+        """Close."""
+        self._peer.close()
+
+    def timed_out(self) -> None:
+        """Close: FMQP has no words for it."""
+        self._peer.close()
+
     def _accepting(self) -> bool:
         return not self._draining
 

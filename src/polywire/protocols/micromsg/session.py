@@ -97,10 +97,28 @@ class MicromsgSession:
         self._hub.leave(self._client)
 
     def drain(self) -> None:
-        """The hub is going down: take no more messages, and say so once the peer has acknowledged what it got."""
+        """The hub is going down: take no more messages, hand out none of queues; who is not yet in is sent away."""
         self._draining = True
         self._outgoing.draining = True
-        self._leave_when_done()
+        if self._state is not State.ESTABLISHED:
+            self._shut_down()
+
+    def busy(self) -> bool:
+        """Whether an ack is due, from the hub or from the peer, or messages wait for the window."""
+        if self._state is not State.ESTABLISHED:
+            return False
+        return len(self._unsafe) > 0 or self._last != 0 or self._outgoing.is_busy()
+
+    def goodbye(self, *, expired: bool = False) -> None:
+        """End the connection from the hub's side: ERROR ``shutting-down``, then close."""
+        self._shut_down("the login has expired" if expired else "")
+
+    def timed_out(self) -> None:
+        """MICROMSG-176: the peer took too long, for its handshake or to be heard of: ERROR, then close."""
+        if self._state is State.ESTABLISHED:
+            self._shut_down("nothing was heard of you for too long")
+        else:
+            self._shut_down("the handshake took too long", errors.BAD_HANDSHAKE)
 
     def _handle(self, frames: Sequence[Frame], failure: RemoteProtocolError | None) -> None:
         """Handle frames in order, then the violation behind them. While a login is pending, all of it waits."""
@@ -186,8 +204,6 @@ class MicromsgSession:
         client.outbox.on_room = self._room
         self._peer.established()
         self._hub.join(client)
-        if self._draining:
-            self.drain()
         held, self._held = self._held, []
         failure, self._failure = self._failure, None
         if held or failure is not None:
@@ -258,7 +274,6 @@ class MicromsgSession:
                 self._end(wrong, "MICROMSG-128")
                 return
             self._receivers.resume()
-            self._leave_when_done()
         elif frame.number == self._type_number:
             wrong = self._types.told(frame.payload)
             if wrong is not None:
@@ -282,7 +297,6 @@ class MicromsgSession:
             self._answer(self._receivers.subscribe(request.destination, request.condition, frame.value("filter")))
         elif isinstance(request, commands.Unsubscribe):
             self._answer(self._receivers.unsubscribe(request.destination))
-            self._leave_when_done()
 
     # Answers.
 
@@ -311,12 +325,12 @@ class MicromsgSession:
             self._client.outbox.put(encode(error))
             self._close()
 
-    def _shut_down(self) -> None:
-        """Say that the hub is going down, and hang up. MICROMSG-11: before the client's offer nothing is said."""
+    def _shut_down(self, reason: str = "", name: str = errors.SHUTTING_DOWN) -> None:
+        """Say that this is the end, and hang up. MICROMSG-11: before the client's offer nothing is said."""
         self._acknowledge()
         if self._state is not State.CLOSED:
             if self._greeting.offered is not None:
-                self._client.outbox.put(encode(Error(errors.SHUTTING_DOWN)))
+                self._client.outbox.put(encode(Error(name, (("reason", reason),) if reason else ())))
             self._close()
 
     def _close(self) -> None:
@@ -338,18 +352,9 @@ class MicromsgSession:
         if self._state is State.ESTABLISHED:
             self._window.acknowledge(sequence)
             self._client.outbox.put(encode(ack(self._ack_number, sequence)))
-            self._leave_when_done()
 
     def _room(self) -> None:
         """The outbox has been written."""
         if self._state is State.ESTABLISHED:
             self._outgoing.resume()
             self._receivers.resume()
-
-    def _leave_when_done(self) -> None:
-        """While draining: hang up as soon as nothing accepted is left to do."""
-        if not self._draining or self._state is State.CLOSED or self._logging_in:
-            return
-        if self._unsafe or self._last or self._outgoing.is_busy():
-            return
-        self._shut_down()

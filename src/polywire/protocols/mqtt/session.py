@@ -127,6 +127,25 @@ class MqttSession:
         """The hub is going down: who connects is told so, who is connected can send nothing new."""
         self._draining = True
 
+    def busy(self) -> bool:
+        """Whether the hub owes an acknowledgement, or the client has yet to get or acknowledge what is due to it.
+
+        What was sent with QoS 1 or 2 from a topic is the client's; what a queue gave out is not, before it says so.
+        """
+        state = self._state
+        if self._phase != CONNECTED or state is None:
+            return False
+        return len(self._unsafe) > 0 or state.waiting_octets != 0 or len(state.deliveries) > 0
+
+    def goodbye(self, *, expired: bool = False) -> None:  # noqa: ARG002 - MQTT 3.1.1 has no words for either
+        """Close: MQTT 3.1.1 gives a server no last words."""
+        if self._phase != CLOSED:
+            self._close()
+
+    def timed_out(self) -> None:
+        """MQTT-076: no CONNECT in time, or nothing heard for too long: close."""
+        self.goodbye()
+
     def _handle(self, items: Sequence[object], version: i64, failure: RemoteProtocolError | None) -> None:
         index: i64 = 0
         try:
@@ -235,7 +254,9 @@ class MqttSession:
     def _listen(self) -> None:
         """MQTT-054: is the client still there? One alarm at a time, set anew for what is left of the silence."""
         self._alarm = None
-        left = self._silence - (self._hub.clock() - self._now)
+        # A client the hub does not read can't be heard: that time does not count.
+        heard = max(self._now, self._peer.unread_until)
+        left = self._silence - (self._hub.clock() - heard)
         if self._phase != CONNECTED:
             return
         if left > 0:

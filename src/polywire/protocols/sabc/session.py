@@ -10,7 +10,6 @@ from polywire.hub.access import Identity
 from polywire.hub.client import Client
 from polywire.hub.hub import DRAINING as HUB_DRAINING
 from polywire.hub.hub import Hub
-from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.sabc import errors
@@ -59,7 +58,6 @@ class SabcSession:
         self._requests: Final = Requests(
             hub, self._line, limits, self._answers, self._queues, self._caller, self._provider
         )
-        self._expiry: Timer | None = None
         self._held: list[Frame] | None = None  # what came behind CONNECT while the login goes on
         self._open = False
         self._draining = False
@@ -90,9 +88,6 @@ class SabcSession:
         self._open = False
         self._held = None
         self._client.outbox.on_room = None
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
         self._answers.clear()
         self._queues.stop_all()
         self._provider.gone()
@@ -105,9 +100,10 @@ class SabcSession:
 
     def busy(self) -> bool:
         """Whether something accepted is still to be answered, by the hub or by this client."""
-        return not self._over and (len(self._answers) + len(self._caller) + len(self._provider)) > 0
+        due = len(self._answers) + len(self._caller) + len(self._provider) + self._queues.unacknowledged()
+        return not self._over and due > 0
 
-    def goodbye(self) -> None:
+    def goodbye(self, *, expired: bool = False) -> None:  # noqa: ARG002 - SABC-110: the words are the same
         """End the session from the hub's side: DISCONNECTING, then close."""
         if self._over:
             return
@@ -119,7 +115,6 @@ class SabcSession:
         """SABC-101: the peer took too long, for its CONNECT or to be heard of: ERROR 408, then close."""
         if self._over:
             return
-        self._client.counters.fault("SABC-101")
         if self._state.state in {State.OPEN, State.LEAVING}:
             self._line.error(errors.TOO_SLOW, "nothing was heard of you for too long")
         else:
@@ -202,15 +197,7 @@ class SabcSession:
         self._open = True
         self._peer.established()
         self._hub.join(self._client)
-        if expires is not None:
-            left = expires - self._hub.clock() / 1e9
-            self._expiry = self._hub.later(left if left > 0 else 0.0, self._expired)
         self._handle(held)
-
-    def _expired(self) -> None:
-        """SABC-37, SABC-110: the proof of who the client is has run out."""
-        self._expiry = None
-        self.goodbye()
 
     def _leave(self) -> None:
         """SABC-39: finish what was accepted. Answers count no more, so what waits for them is given back."""

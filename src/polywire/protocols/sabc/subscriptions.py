@@ -40,6 +40,10 @@ class Queues:
     def __contains__(self, name: object) -> bool:
         return name in self._consumers
 
+    def unacknowledged(self) -> int:
+        """How many messages the client has been given and not acknowledged."""
+        return len(self._pending)
+
     def room(self) -> bool:
         """Whether the client may be given another message."""
         return len(self._pending) < self._most and not self._line.client.outbox.full()

@@ -45,9 +45,6 @@ from polywire.protocols.umq.state import Machine, Role, State
 from polywire.protocols.umq.topics import Action, Subscriptions
 from polywire.security.credentials import CredentialsError, read_hello
 
-LINGER: Final = 0.2
-"""UMQ-145: seconds a peer with nothing under way stays when the hub goes down: the last updates may still come."""
-
 
 @final
 class UmqSession:
@@ -101,20 +98,29 @@ class UmqSession:
         self._hub.leave(self._client)
 
     def drain(self) -> None:
-        """UMQ-145: the hub is going down. New requests get code 10; once nothing is under way, so does the peer."""
-        if self._draining:
-            return
+        """UMQ-145: the hub is going down. New requests get code 10, and so does a peer not yet welcomed."""
         self._draining = True
-        if self._machine.state is State.OPEN:
-            self._hub.later(LINGER, self._leave_when_idle)
+        if self._machine.state is not State.OPEN:
+            self._fatal(FatalCode.SHUTTING_DOWN)
+
+    def busy(self) -> bool:
+        """Whether an answer is due, from the hub or from the peer."""
+        due = len(self._answers.due) + len(self._serving) + len(self._gathering)
+        return not self._answers.closed and due > 0
+
+    def goodbye(self, *, expired: bool = False) -> None:
+        """End the connection from the hub's side: ``F`` with code 10, or with 1 where the login has expired."""
+        if expired:
+            self._fatal(FatalCode.REJECTED, "the login has expired")
         else:
             self._fatal(FatalCode.SHUTTING_DOWN)
 
-    def _leave_when_idle(self) -> None:
-        if len(self._answers.due) == 0 and len(self._serving) == 0 and len(self._gathering) == 0:
-            self._fatal(FatalCode.SHUTTING_DOWN)
-        elif not self._answers.closed:
-            self._hub.later(LINGER, self._leave_when_idle)
+    def timed_out(self) -> None:
+        """UMQ-137: the peer took too long, for its handshake or to be heard of: ``F`` with code 9."""
+        if self._machine.state is State.OPEN:
+            self._fatal(FatalCode.LIMIT_EXCEEDED, "nothing was heard of you for too long")
+        else:
+            self._fatal(FatalCode.LIMIT_EXCEEDED, "the handshake took too long")
 
     def _fatal(self, code: FatalCode, detail: str = "") -> None:
         self._end(Fatal(code.value, describe(code, detail)))

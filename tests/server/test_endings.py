@@ -1,0 +1,211 @@
+"""How connections end from the hub's side, on every protocol: going down, too slow, silent, login expired."""
+
+import contextlib
+import signal
+import ssl
+import time
+from pathlib import Path
+
+import jwt
+import pytest
+
+from polywire.protocols import fmqp, micromsg, mqtt
+from polywire.protocols.fmqp.frames import LAST_WILL
+from polywire.protocols.micromsg import Error, Message
+from tests.hub_process import LISTEN, running_hub
+from tests.protocols.sabc.wire import wire
+from tests.server.certificates import Authority
+from tests.server.subscribers import Heard, line_to, subscribe
+from tests.wires import Fmqp, Plain, connected
+
+SPOKEN = [key for key in LISTEN if key != "http"]
+CLOSED = "closed 1000"
+
+
+def encrypting(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """A configuration whose listeners are all encrypted, and what trusts them."""
+    authority = Authority(folder)
+    encrypted = {key: each.replace("tcp:", "tls:").replace("ws:", "wss:") for key, each in LISTEN.items()}
+    listen = "".join(f'{key} = "{address}"\n' for key, address in encrypted.items())
+    config = folder / "polywire.toml"
+    config.write_text(f'[listen]\n{listen}[tls]\ncertificate = "{authority.issue("hub")}"\n', encoding="utf-8")
+    return config, ssl.create_default_context(cafile=str(authority.root))
+
+
+def disconnecting(session: str) -> bytes:
+    return wire(f"DISCONNECTING\nsession-id::{session}\n\n^@")
+
+
+def last_words(listener: str, session: str = "", micromsg_error: Error | None = None, fatal: str = "") -> Heard:
+    """What a client hears at the very end."""
+    words: dict[str, Heard] = {
+        "fmqp": [b""],
+        "micromsg": [micromsg.encode(micromsg_error or Error("shutting-down"))],
+        "mqtt": [b""],
+        "mqtt_ws": [CLOSED],
+        "sabc": [disconnecting(session)],
+        "sabc_ws": [disconnecting(session).decode(), CLOSED],
+        "umq": [fatal, CLOSED],
+    }
+    return words[listener]
+
+
+def farewell(listener: str, session: str) -> Heard:
+    """The message ``farewell`` on the topic ``will``, as each protocol has it."""
+    pushed = wire(
+        f"MESSAGE\nsession-id::{session}\nsend-only::yes\nsubscription::1\nmsg-id::1\ndestination::will\n\n"
+        "farewell\n\n^@"
+    )
+    messages: dict[str, Heard] = {
+        "fmqp": [fmqp.encode(fmqp.Publication("will", b"farewell"))],
+        "micromsg": [micromsg.encode(Message(1, "topic/will", b"farewell"))],
+        "mqtt": [mqtt.encode(mqtt.Publish("will", b"farewell"))],
+        "mqtt_ws": [mqtt.encode(mqtt.Publish("will", b"farewell"))],
+        "sabc": [pushed],
+        "sabc_ws": [pushed.decode()],
+        "umq": ["T1:farewell"],
+    }
+    return messages[listener]
+
+
+def joined(first: Heard, second: Heard) -> Heard:
+    """Both, where octets have no seam between them."""
+    if isinstance(first[-1], bytes) and isinstance(second[0], bytes):
+        return [*first[:-1], first[-1] + second[0], *second[1:]]
+    return [*first, *second]
+
+
+@pytest.mark.rule("FMQP-26", "MICROMSG-186", "MQTT-140", "SABC-72", "UMQ-97", "UMQ-145")
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
+def test_everybody_gets_the_last_wills_then_the_last_words_and_is_closed(tmp_path: Path, encrypted: bool) -> None:
+    config, trust = encrypting(tmp_path) if encrypted else (None, None)
+    with contextlib.ExitStack() as stack:
+        hub = stack.enter_context(running_hub(config=config))
+        lines = {listener: stack.enter_context(line_to(hub, listener, trust)) for listener in SPOKEN}
+        sessions = {listener: subscribe(line, listener, "will") for listener, line in lines.items()}
+        mourned = Fmqp(stack.enter_context(connected(hub.addresses["fmqp"], trust=trust)))
+        mourned.say(fmqp.Publication("will", b"farewell", LAST_WILL))
+        mourned.settled()
+        hub.process.send_signal(signal.SIGTERM)
+        for listener, line in lines.items():
+            session = sessions[listener]
+            words = last_words(listener, session, fatal="F0:10 Shutting down")
+            assert line.ended() == joined(farewell(listener, session), words), listener
+        assert hub.process.wait(20) == 0
+
+
+@pytest.mark.rule("UMQ-145")
+def test_what_is_under_way_is_finished_and_what_is_new_refused() -> None:
+    with running_hub() as hub, line_to(hub, "umq") as provider, line_to(hub, "sabc") as caller:
+        subscribe(provider, "umq", "a")
+        session = subscribe(caller, "sabc", "a")
+        provider.send('C2:["serve","lamp",5]')
+        provider.expect("R2:null")
+        caller.send(wire(f"MESSAGE\nsession-id::{session}\nmsg-id::2\nop::call\nservice::lamp\nmethod::on\n\n\n\n^@"))
+        provider.expect('B1:5:["on",""]')
+        hub.process.send_signal(signal.SIGTERM)
+        hub.wait_for_log("draining")
+        caller.send(wire(f"MESSAGE\nsession-id::{session}\nmsg-id::3\ndestination::a\n\nnew\n\n^@"))
+        refused = caller.until(b"\0")
+        assert refused.startswith(b"ERROR\r\n")
+        assert b"error-code::503\r\n" in refused
+        provider.send('C3:["whoami"]')
+        provider.expect("E3:10 Shutting down")
+        provider.send("R1:done")
+        assert provider.ended() == ["F0:10 Shutting down", CLOSED]
+        answer = wire(f"MESSAGE\nsession-id::{session}\nref-msg-id::2\n\ndone\n\n^@")
+        assert caller.ended() == [answer + disconnecting(session)]
+        assert hub.process.wait(20) == 0
+
+
+def test_the_end_waits_no_longer_than_the_drain_time() -> None:
+    with running_hub("limits.drain_time=0.5") as hub, line_to(hub, "umq") as provider, line_to(hub, "umq") as caller:
+        for line in (provider, caller):
+            subscribe(line, "umq", "a")
+        provider.send('C2:["serve","lamp",5]')
+        provider.expect("R2:null")
+        caller.send('C2:["call","lamp","on",""]')
+        provider.expect('B1:5:["on",""]')
+        hub.process.send_signal(signal.SIGTERM)
+        for line in (provider, caller):
+            assert line.ended()[-2:] == ["F0:10 Shutting down", CLOSED]
+        assert hub.process.wait(20) == 0
+
+
+@pytest.mark.rule("MICROMSG-176", "MQTT-076", "MQTT-188", "SABC-101", "UMQ-137")
+def test_a_silent_handshake_is_ended_in_the_words_of_each_protocol() -> None:
+    too_slow = wire("ERROR\nerror-code::408\n\nthe CONNECT took too long\n\n^@")
+    expected: dict[str, Heard] = {
+        "micromsg": [b""],
+        "mqtt": [b""],
+        "mqtt_ws": [CLOSED],
+        "sabc": [too_slow],
+        "sabc_ws": [too_slow.decode(), CLOSED],
+        "umq": ["F0:9 Limit exceeded: the handshake took too long", CLOSED],
+    }
+    with contextlib.ExitStack() as stack:
+        hub = stack.enter_context(running_hub("limits.handshake_time=1.5"))
+        lines = {listener: stack.enter_context(line_to(hub, listener)) for listener in expected}
+        half, bystander = (stack.enter_context(line_to(hub, listener)) for listener in ("micromsg", "fmqp"))
+        half.send(micromsg.encode(micromsg.Handshake("me", (), ())))
+        for listener, line in lines.items():
+            assert line.ended() == expected[listener], listener
+        error = Error("bad-handshake", (("reason", "the handshake took too long"),))
+        (octets,) = half.ended()
+        assert isinstance(octets, bytes)
+        assert octets.endswith(micromsg.encode(error))
+        subscribe(bystander, "fmqp", "a")
+        for protocol, count in (("micromsg", 2), ("mqtt", 2), ("sabc", 2), ("umq", 1)):
+            assert hub.metric(f'polywire_faults_total{{protocol="{protocol}",reason="handshake-time"}}') == count
+
+
+@pytest.mark.rule("MICROMSG-176", "MQTT-188", "SABC-101", "UMQ-137")
+def test_a_connection_silent_for_too_long_is_ended_in_the_words_of_each_protocol() -> None:
+    words = "nothing was heard of you for too long"
+    with contextlib.ExitStack() as stack:
+        hub = stack.enter_context(running_hub("limits.idle_time=3"))
+        lines = {listener: stack.enter_context(line_to(hub, listener)) for listener in SPOKEN}
+        sessions = {listener: subscribe(line, listener, "a") for listener, line in lines.items()}
+        for listener, line in lines.items():
+            session = sessions[listener]
+            error = Error("shutting-down", (("reason", words),))
+            expected = last_words(listener, session, error, f"F0:9 Limit exceeded: {words}")
+            if session:
+                told = wire(f"ERROR\nsession-id::{session}\nerror-code::408\n\n{words}\n\n^@")
+                expected = joined([told] if listener == "sabc" else [told.decode()], expected)
+            assert line.ended() == expected, listener
+        assert hub.metric('polywire_faults_total{protocol="sabc",reason="idle-time"}') == 2
+
+
+@pytest.mark.rule("SABC-37", "SABC-97", "SABC-110")
+def test_a_connection_ends_when_its_login_does(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 32, encoding="utf-8")
+    config = tmp_path / "polywire.toml"
+    listen = "".join(f'{key} = "{address}"\n' for key, address in LISTEN.items())
+    config.write_text(
+        f'[listen]\n{listen}[auth.jwt]\nkey = "{secret}"\nalgorithms = ["HS256"]\n'
+        '[[access]]\nactions = ["publish", "subscribe"]\nchannels = ["**"]\n',
+        encoding="utf-8",
+    )
+    with contextlib.ExitStack() as stack:
+        hub = stack.enter_context(running_hub(config=config))
+        listeners = [each for each in SPOKEN if each != "fmqp"]
+        lines = {listener: stack.enter_context(line_to(hub, listener)) for listener in listeners}
+        token = jwt.encode({"sub": "anna", "exp": int(time.time()) + 4}, "s" * 32, "HS256")
+        sessions = {listener: subscribe(line, listener, "a", token) for listener, line in lines.items()}
+        for listener, line in lines.items():
+            error = Error("shutting-down", (("reason", "the login has expired"),))
+            expected = last_words(listener, sessions[listener], error, "F0:1 Rejected: the login has expired")
+            assert line.ended() == expected, listener
+        assert hub.metric('polywire_faults_total{protocol="sabc",reason="login-expired"}') == 2
+
+
+def test_a_silent_tls_or_websocket_handshake_is_ended_as_well(tmp_path: Path) -> None:
+    config, _ = encrypting(tmp_path)
+    with contextlib.ExitStack() as stack:
+        encrypted = stack.enter_context(running_hub("limits.handshake_time=1", config=config))
+        plain = stack.enter_context(running_hub("limits.handshake_time=1"))
+        addresses = [encrypted.addresses["sabc"], encrypted.addresses["umq"], plain.addresses["umq"]]
+        lines = [Plain(stack.enter_context(connected(address))) for address in addresses]
+        assert [line.rest() for line in lines] == [b"", b"", b""]

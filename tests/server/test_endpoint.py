@@ -1,0 +1,240 @@
+"""What an endpoint tells and does in time: pauses, silence, logins that end. No sockets."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import pytest
+
+from polywire.hub.access import ANONYMOUS, Identity
+from polywire.hub.client import Client
+from polywire.hub.hub import Hub
+from polywire.hub.peer import Limits, Login, Refusal
+from polywire.server.endpoint import Endpoint
+from polywire.server.gate import Gate
+from tests.hub.links import Clock
+
+SECOND = 1_000_000_000
+
+
+class HandLoop:
+    """As much of an event loop as a gate needs, driven by hand."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.time = lambda: clock.now
+        self.call_later = clock.later
+        self.call_soon = list[object]().append
+
+
+class Transport:
+    """As much of a transport as an endpoint needs."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.closing = False
+
+    def get_extra_info(self, name: str) -> object:
+        return ("192.0.2.1", 5000) if name == "peername" else None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Any will do."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def writelines(self, chunks: list[bytes]) -> None:
+        self.written += b"".join(chunks)
+
+    def pause_reading(self) -> None:
+        """Nothing comes anyway."""
+
+    def resume_reading(self) -> None:
+        """The same."""
+
+    def close(self) -> None:
+        self.closing = True
+
+    abort = close
+
+
+class Talk:
+    """A session that notes what it is told, and closes when it is to."""
+
+    def __init__(self, client: Client, peer: Endpoint) -> None:
+        self.peer, self.client = peer, client
+        self.told: list[object] = []
+        self.is_busy = False
+
+    def received(self, data: Any) -> None:
+        self.told.append(data)
+
+    def lost(self) -> None:
+        self.told.append("lost")
+
+    def drain(self) -> None:
+        self.told.append("drain")
+
+    def busy(self) -> bool:
+        return self.is_busy
+
+    def goodbye(self, *, expired: bool = False) -> None:
+        self._end("expired" if expired else "goodbye")
+
+    def timed_out(self) -> None:
+        self._end("timed out")
+
+    def _end(self, words: str) -> None:
+        self.told.append(words)
+        self.client.outbox.put(words.encode())
+        self.peer.close()
+
+
+class Stand:
+    """A gate whose clock is driven by hand, and whose logins end as told."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.clock.now = 1000.0
+        loop = cast("asyncio.AbstractEventLoop", HandLoop(self.clock))
+        self.gate = Gate(Hub(loop.call_soon, loop.call_later, self.clock.nanoseconds, ["umq"]), loop)
+        self.logins: list[Callable[[Identity | Refusal], None]] = []
+        self.gate.authenticate = self._authenticate  # type: ignore[assignment, method-assign]
+        self.transport = Transport()
+
+    def connect(self, last: bytes = b"") -> tuple[Endpoint, Talk]:
+        made: list[Talk] = []
+
+        def make(client: Client, peer: Endpoint, _limits: Limits) -> Talk:
+            made.append(Talk(client, peer))
+            return made[0]
+
+        endpoint = Endpoint(self.gate, "umq", 0, make, None)
+        endpoint.opened(cast("asyncio.Transport", self.transport), last)
+        return endpoint, made[0]
+
+    def _authenticate(
+        self,
+        _login: Login,
+        _certificate: Mapping[str, object] | None,
+        _listener: str,
+        _client: Client,
+        done: Callable[[Identity | Refusal], None],
+    ) -> None:
+        self.logins.append(done)
+
+
+@pytest.fixture
+def stand() -> Iterator[Stand]:
+    stand = Stand()
+    yield stand
+    stand.gate.close()
+
+
+def test_the_time_a_peer_is_not_read_is_told(stand: Stand) -> None:
+    endpoint, _ = stand.connect()
+    clock = stand.clock
+    assert endpoint.unread_until == 0
+    endpoint.pause_reading()
+    endpoint.pause_reading()
+    clock.advance(1)
+    assert endpoint.unread_until == 1001 * SECOND
+    endpoint.resume_reading()
+    clock.advance(1)
+    assert endpoint.unread_until == 1002 * SECOND
+    endpoint.resume_reading()
+    clock.advance(1)
+    assert endpoint.unread_until == 1002 * SECOND
+
+
+def test_a_peer_that_is_not_read_is_not_silent(stand: Stand) -> None:
+    endpoint, talk = stand.connect()
+    endpoint.established()
+    endpoint.pause_reading()
+    stand.clock.advance(10)
+    assert not endpoint.is_silent_since(1009.0)
+    endpoint.resume_reading()
+    assert not endpoint.is_silent_since(1009.0)
+    stand.clock.advance(10)
+    assert endpoint.is_silent_since(1019.0)
+    endpoint.idle()
+    assert talk.told == ["timed out"]
+    assert stand.transport.closing
+    assert talk.client.counters.faults == {"idle-time": 1}
+
+
+def test_a_login_that_ends_takes_its_connection_along(stand: Stand) -> None:
+    endpoint, talk = stand.connect(b"<end>")
+    endpoint.login(Login(), talk.told.append)
+    endpoint.deliver(b"early")
+    endpoint.established()
+    anna = Identity("anna", (), "token", 1060.0)
+    stand.logins.pop()(anna)
+    stand.clock.advance(59)
+    assert talk.told == [anna, b"early"]
+    stand.clock.advance(1)
+    assert talk.told[2:] == ["expired"]
+    assert stand.transport.written == b"expired<end>"
+    assert talk.client.counters.faults == {"login-expired": 1}
+
+
+@pytest.mark.parametrize("expires", [None, 1e300, 4600.0])
+def test_a_login_without_an_end_or_with_a_far_one_stays(stand: Stand, expires: float | None) -> None:
+    endpoint, talk = stand.connect()
+    endpoint.login(Login(), talk.told.append)
+    stand.logins.pop()(Identity("anna", (), "token", expires))
+    endpoint.established()
+    stand.clock.advance(3599)
+    assert not stand.transport.closing
+    endpoint.closed()
+    assert all(alarm.cancelled for alarm in stand.clock.alarms)
+
+
+def test_a_login_that_is_decided_after_the_end_changes_nothing(stand: Stand) -> None:
+    endpoint, talk = stand.connect()
+    endpoint.login(Login(), talk.told.append)
+    endpoint.deliver(b"early")
+    endpoint.goodbye()
+    stand.logins.pop()(Identity("anna", (), "token", 1000.0))
+    endpoint.closed()
+    assert talk.told == ["goodbye", "lost"]
+    assert all(alarm.cancelled for alarm in stand.clock.alarms)
+
+
+def test_the_end_is_told_once(stand: Stand) -> None:
+    endpoint, talk = stand.connect()
+    endpoint.goodbye()
+    endpoint.goodbye()
+    endpoint.idle()
+    endpoint._expired()
+    endpoint.closed()
+    endpoint.goodbye()
+    assert talk.told == ["goodbye", "lost"]
+    assert stand.gate.connections == set()
+
+
+def test_a_handshake_has_its_time(stand: Stand) -> None:
+    (_, slow), (endpoint, quick) = stand.connect(), stand.connect()
+    endpoint.established()
+    stand.clock.advance(stand.gate.handshake_time)
+    assert (slow.told, quick.told) == (["timed out"], [])
+    assert slow.client.counters.faults == {"handshake-time": 1}
+
+
+def test_an_endpoint_is_busy_while_its_session_is_or_something_is_unwritten(stand: Stand) -> None:
+    endpoint, talk = stand.connect()
+    endpoint.login(Login(), talk.told.append)
+    stand.logins.pop()(ANONYMOUS)
+    assert not endpoint.busy()
+    talk.is_busy = True
+    assert endpoint.busy()
+    talk.is_busy = False
+    endpoint.outbox.put(b"x")
+    assert endpoint.busy()
+    endpoint.outbox.flush()
+    assert not endpoint.busy()
