@@ -1,5 +1,7 @@
 """Frames to octets. Whatever the standard forbids is refused here, before an octet of it exists."""
 
+from typing import Final
+
 from librt.strings import BytesWriter, write_i16_be, write_i32_be
 from mypy_extensions import i16, i32, i64
 
@@ -47,9 +49,13 @@ from polywire.protocols.mqtt.packets import (
     Unsubscribe,
 )
 from polywire.protocols.mqtt.topics import filter_problem, name_problem, plain_name, text_problem
+from polywire.protocols.octets import LONGEST_KEPT, NAMES_KEPT
 
 COPIED_ONCE = 1024
 """Payloads over this many octets don't go through the writer, which would copy them twice."""
+
+_names: Final[dict[str, bytes]] = {}
+"""The octets of valid topic names, some thousands of them."""
 
 
 def encode(frame: Frame) -> bytes:
@@ -296,9 +302,16 @@ def _utf8(text: str, what: str) -> bytes:
 
 def _name(topic: str) -> bytes:
     """The octets of a topic name."""
+    known = _names.get(topic)
+    if known is not None:
+        return known
     raw = _utf8(topic, "topic name")
     if len(raw) > MAX_OCTETS or not plain_name(raw, 0, len(raw)):
         _demand(name_problem(raw), "topic name")
+    if len(raw) <= LONGEST_KEPT:
+        if len(_names) >= NAMES_KEPT:
+            _names.clear()
+        _names[topic] = raw
     return raw
 
 
