@@ -1,131 +1,130 @@
-"""``make bench-hub``: the hub against nats-server, both in the same run, side by side.
+"""``make bench-hub``: the hub against nats-server, both in the same run, side by side, and against its own goals.
 
 Throughput: 16 topics spread over 8 subscribers, 64-byte bodies, pipelined; one process publishes, one reads, so broker
 and load share the machine's cores the same way for everybody. Latency: one message in flight, there and back.
-Each figure is the median of several rounds, brokers taking turns.
+Each figure is the median of several rounds, brokers taking turns. Exits with 1 where a goal is missed.
 """
 
 import argparse
-import importlib
-import multiprocessing
-import selectors
-import statistics
+import functools
 import sys
-import time
-from collections.abc import Callable
-from multiprocessing.synchronize import Event
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from benchmarks.brokers import nats_server, polywire
-from benchmarks.hub_peers import BODY, Peer
+from benchmarks.hub_goals import Line, in_turns
+from benchmarks.hub_growth import subscriptions
+from benchmarks.hub_load import latency, throughput
+from benchmarks.hub_memory import idle, not_reading
 
-TOPICS = [f"sensors/room{number:02}/temperature" for number in range(16)]
-SUBSCRIBERS = 8
-BLOCK_ROUNDS = 64
-ROUNDS = 3
-SECONDS = 90
+ROUNDS = 5
+SAME = 1.5
+BRIDGED = 0.3
 
+PAIRS = {
+    ("fmqp", "fmqp"): ("FMQP", SAME),
+    ("mqtt", "mqtt"): ("MQTT, QoS 0", SAME),
+    ("fmqp", "umq"): ("FMQP to UMQ", BRIDGED),
+    ("mqtt", "sabc"): ("MQTT to sABC", BRIDGED),
+    ("mqtt_qos1", "mqtt_qos1"): ("MQTT, QoS 1", BRIDGED),
+}
+"""Publishers and subscribers, and how many times nats-server's throughput they are to reach."""
 
-def peer(name: str) -> Peer:
-    """The clients for a broker or protocol."""
-    found: Peer = importlib.import_module(f"benchmarks.hub_peers.{name}").PEER
-    return found
-
-
-def read(name: str, port: int, messages: int, ready: Event, result: "multiprocessing.Queue[float]") -> None:
-    """The reading process: eight subscribers that count octets."""
-    clients = peer(name)
-    sockets = [clients.subscribe(port, TOPICS[number::SUBSCRIBERS]) for number in range(SUBSCRIBERS)]
-    wanted = sum(clients.received(topic, BODY) for topic in TOPICS) * (messages // len(TOPICS))
-    selector = selectors.DefaultSelector()
-    for each in sockets:
-        each.setblocking(False)
-        selector.register(each, selectors.EVENT_READ)
-    buffer = bytearray(1 << 18)
-    ready.set()
-    got = 0
-    end = time.monotonic() + SECONDS
-    while got < wanted and time.monotonic() < end:
-        for key, _ in selector.select(1):
-            count = key.fileobj.recv_into(buffer)  # type: ignore[union-attr]
-            if count == 0:
-                selector.unregister(key.fileobj)
-            got += count
-    result.put(time.perf_counter() if got >= wanted else -got / wanted)
+LISTENERS = {"mqtt_qos1": "mqtt"}
 
 
-def throughput(publisher: str, subscriber: str, ports: tuple[int, int], messages: int) -> float:
-    """Messages a second from the first write to the last octet read."""
-    context = multiprocessing.get_context("spawn")
-    ready, result = context.Event(), context.Queue()
-    reader = context.Process(target=read, args=(subscriber, ports[1], messages, ready, result), daemon=True)
-    reader.start()
-    if not ready.wait(60):
-        raise RuntimeError(f"{subscriber}: the subscribers did not come up")
-    clients = peer(publisher)
-    connection = clients.publisher(ports[0])
-    connection.settimeout(SECONDS)
-    block = b"".join(clients.frame(topic, BODY) for topic in TOPICS) * BLOCK_ROUNDS
-    started = time.perf_counter()
-    for _ in range(messages // (len(TOPICS) * BLOCK_ROUNDS)):
-        connection.sendall(block)
-    ended = float(result.get(timeout=SECONDS + 30))
-    connection.close()
-    reader.join(10)
-    if ended <= 0:
-        raise RuntimeError(f"{publisher} to {subscriber}: only {-ended:.1%} of the octets arrived")
-    return messages / (ended - started)
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of everything."""
+
+    rounds: int = ROUNDS
+    messages: int = 2_048_000
+    in_flight: int = 20_000
+    few: int = 1_000
+    many: int = 1_000_000
+    idle: int = 10_000
+    octets: int = 1_000_000_000
 
 
-def latency(name: str, port: int, count: int) -> tuple[float, float]:
-    """p50 and p99, in µs, of one message there and back."""
-    clients = peer(name)
-    subscriber = clients.subscribe(port, ["latency/probe"])
-    publisher = clients.publisher(port)
-    frame = clients.frame("latency/probe", BODY)
-    size = clients.received("latency/probe", BODY)
-    buffer = bytearray(1 << 16)
-    times = []
-    for _ in range(count):
-        started = time.perf_counter()
-        publisher.sendall(frame)
-        got = 0
-        while got < size:
-            got += subscriber.recv_into(buffer)
-        times.append((time.perf_counter() - started) * 1e6)
-    subscriber.close()
-    publisher.close()
-    cuts = statistics.quantiles(times[count // 10 :], n=100)
-    return cuts[49], cuts[98]
+def speed(sizes: Sizes) -> Iterator[Line]:
+    """Messages pipelined."""
+    with polywire() as (ports, _), nats_server() as (nats, _):
+        runs: dict[tuple[str, str], Callable[[], float]] = {
+            ("nats", "nats"): functools.partial(throughput, "nats", "nats", (nats, nats), sizes.messages)
+        }
+        for pair, (_, goal) in PAIRS.items():
+            ends = (ports[LISTENERS.get(pair[0], pair[0])], ports[LISTENERS.get(pair[1], pair[1])])
+            messages = sizes.messages if goal >= 1 else sizes.messages // 4
+            runs[pair] = functools.partial(throughput, *pair, ends, messages)
+        found = in_turns(runs, sizes.rounds)
+    base = found["nats", "nats"]
+    for pair, (what, goal) in PAIRS.items():
+        shown = f"{found[pair] / 1e6:.2f} M msg/s, nats {base / 1e6:.2f}"
+        yield Line(f"{what}, throughput", shown, found[pair] / base, least=goal)
 
 
-def compare(rows: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """The median of each row, measured in turns."""
-    results: dict[str, list[float]] = {name: [] for name in rows}
-    for _ in range(rounds):
-        for name, run in rows.items():
-            results[name].append(run())
-    return {name: statistics.median(values) for name, values in results.items()}
+def delay(sizes: Sizes) -> Iterator[Line]:
+    """One message in flight."""
+    with polywire() as (ports, _), nats_server() as (nats, _):
+        measured: dict[tuple[str, str], list[float]] = {}
+
+        def run(name: str, port: int) -> float:
+            p50, p99 = latency(name, port, sizes.in_flight)
+            measured.setdefault((name, "p99"), []).append(p99)
+            return p50
+
+        runs = {"nats": functools.partial(run, "nats", nats)}
+        runs.update({name: functools.partial(run, name, ports[name]) for name in ("fmqp", "mqtt")})
+        p50 = in_turns(runs, sizes.rounds)
+    p99 = {name: sorted(measured[name, "p99"])[sizes.rounds // 2] for name in runs}
+    for name in ("fmqp", "mqtt"):
+        for what, found in (("p50", p50), ("p99", p99)):
+            shown = f"{found[name]:.0f} µs, nats {found['nats']:.0f} µs"
+            yield Line(f"{name.upper()}, one in flight, {what}", shown, found[name] / found["nats"], most=1.2)
+
+
+def growth(sizes: Sizes) -> Iterator[Line]:
+    """Many subscriptions."""
+    return subscriptions(sizes.few, sizes.many, sizes.messages, sizes.rounds)
+
+
+def connections(sizes: Sizes) -> Iterator[Line]:
+    """Many connections."""
+    return idle(sizes.idle)
+
+
+def readers(sizes: Sizes) -> Iterator[Line]:
+    """Those who never read."""
+    yield from not_reading("fmqp", sizes.octets)
+    yield from not_reading("mqtt", sizes.octets)
+
+
+SCENARIOS: dict[str, Callable[[Sizes], Iterator[Line]]] = {
+    "speed": speed,
+    "delay": delay,
+    "growth": growth,
+    "connections": connections,
+    "readers": readers,
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hub", description=__doc__)
+    parser.add_argument("scenario", nargs="*", help=f"what to measure (default: all of {', '.join(SCENARIOS)})")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds of each measurement (default: {ROUNDS})")
     parser.add_argument("--messages", type=int, default=2_048_000, help="messages a round (default: 2,048,000)")
     options = parser.parse_args()
-    with polywire() as (ports, _), nats_server() as (nats, _):
-        found = compare(
-            {
-                "nats": lambda: throughput("nats", "nats", (nats, nats), options.messages),
-                "fmqp": lambda: throughput("fmqp", "fmqp", (ports["fmqp"], ports["fmqp"]), options.messages),
-            },
-            options.rounds,
-        )
-        for name, rate in found.items():
-            print(f"{name:<16} {rate / 1e6:>7.2f} M msg/s  {rate / found['nats']:>6.2f} x nats-server", flush=True)
-        for name, port in (("nats", nats), ("fmqp", ports["fmqp"])):
-            p50, p99 = latency(name, port, 20_000)
-            print(f"{name:<16} one in flight: p50 {p50:.0f} µs, p99 {p99:.0f} µs", flush=True)
-    return 0
+    unknown = [name for name in options.scenario if name not in SCENARIOS]
+    if unknown:
+        parser.error(f"there is no scenario {unknown[0]!r}")
+    sizes = Sizes(rounds=options.rounds, messages=options.messages)
+    missed = 0
+    for name in options.scenario or SCENARIOS:
+        for line in SCENARIOS[name](sizes):
+            print(line, flush=True)
+            missed += not line.met()
+    print("all goals met" if not missed else f"{missed} goals MISSED", flush=True)
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

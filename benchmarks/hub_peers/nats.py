@@ -3,21 +3,15 @@
 import socket
 from collections.abc import Sequence
 
-from benchmarks.hub_peers import Peer, connect
+from benchmarks.hub_peers import Peer, connect, read_until
 
 
 def _open(port: int) -> socket.socket:
     connection = connect(port)
     connection.recv(65536)
     connection.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\nPING\r\n')
-    _until(connection, b"PONG\r\n")
+    read_until(connection, b"PONG\r\n")
     return connection
-
-
-def _until(connection: socket.socket, words: bytes) -> None:
-    data = b""
-    while words not in data:
-        data += connection.recv(4096)
 
 
 def _subject(topic: str) -> bytes:
@@ -29,7 +23,7 @@ def subscribe(port: int, topics: Sequence[str]) -> socket.socket:
     wanted = [b"SUB %s %d\r\n" % (_subject(topic), number) for number, topic in enumerate(topics, 1)]
     assert len(wanted) < 10  # `received` counts on numbers of one digit
     connection.sendall(b"".join(wanted) + b"PING\r\n")
-    _until(connection, b"PONG\r\n")
+    read_until(connection, b"PONG\r\n")
     return connection
 
 

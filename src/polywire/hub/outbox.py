@@ -98,7 +98,7 @@ class Outbox:
         self._cap: i64 = cap
         self._policy: i64 = policy
         self._chunks: list[bytes | memoryview] = []
-        self._joined = BytesWriter()  # small pieces behind the chunks, not yet one of them
+        self._joined: BytesWriter | None = None  # small pieces behind the chunks, not yet one of them
         self._size: i64 = 0
         self._held: i64 = 0  # octets the session keeps until its peer acknowledges them
         self._held_cap: i64 = cap
@@ -226,7 +226,7 @@ class Outbox:
         """Nothing can be written any more; whoever waits for this outbox goes on."""
         self._closed = True
         self._chunks = []
-        self._joined = BytesWriter()
+        self._joined = None
         self._size = 0
         self._held = 0
         self._be_patient_no_more()
@@ -234,7 +234,11 @@ class Outbox:
 
     def _append(self, data: bytes | memoryview, length: i64) -> None:
         if length < JOIN_BELOW and isinstance(data, bytes):
-            self._joined.write(data)
+            joined = self._joined
+            if joined is None:
+                joined = BytesWriter()
+                self._joined = joined
+            joined.write(data)
         else:
             self._join()
             self._chunks.append(data)
@@ -245,9 +249,10 @@ class Outbox:
 
     def _join(self) -> None:
         """Make one chunk of the small pieces."""
-        if len(self._joined) > 0:
-            self._chunks.append(self._joined.getvalue())
-            self._joined = BytesWriter()
+        joined = self._joined
+        if joined is not None:
+            self._chunks.append(joined.getvalue())
+            self._joined = None
 
     def _admit(self) -> bool:
         """Whether messages of topics may come in though the cap is reached."""

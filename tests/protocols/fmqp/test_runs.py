@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polywire.protocols.fmqp.frames import CACHE, Decoder, Publication, Subscription, encode
+from polywire.protocols.fmqp.frames import CACHE, Decoder, Publication, Subscription, encode, publications_in
 from polywire.protocols.frame import Discarded, Frame, Run
 from tests.protocols.fmqp import strategies
 
@@ -108,5 +108,10 @@ def test_runs_hold_the_same_frames_as_decoding_one_by_one(frames: list[Frame], c
     found: list[Frame] = []
     for start, end in itertools.pairwise(places):
         for item in decoder.feed_runs(wire[start:end], {}, lambda topic: len(topic) % kinds or None):
-            found += Decoder().feed(item.octets()) if isinstance(item, Run) else [item]
+            if isinstance(item, Run):
+                frames_of_run = Decoder().feed(item.octets())
+                assert publications_in(item.data, item.start, item.end) == frames_of_run
+                found += frames_of_run
+            else:
+                found.append(item)
     assert found == frames

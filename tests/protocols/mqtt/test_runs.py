@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from polywire.protocols.frame import Frame, Run
 from polywire.protocols.mqtt import Connect, Decoder, Pingreq, Publish, RemoteProtocolError, encode
+from polywire.protocols.mqtt.frames import publications_in
 from tests.protocols.mqtt.strategies import from_client
 from tests.protocols.mqtt.wire import connected, decoded, octets
 
@@ -19,6 +20,7 @@ def scan(data: bytes, routes: dict[bytes, object], decoder: Decoder | None = Non
     for item in items:
         if isinstance(item, Run):
             assert len(decoded(item.octets())) == item.count
+            assert publications_in(item.data, item.start, item.end) == decoded(item.octets())
     return [(item.route, item.count) if isinstance(item, Run) else item for item in items]
 
 
@@ -144,7 +146,11 @@ def test_the_scanner_finds_what_the_decoder_does_however_it_is_cut(frames: list[
     got: list[Frame] = []
     for chunk in (stream[:cut], stream[cut:]):
         for item in decoder.feed_runs(chunk, routes, lambda topic: routes.setdefault(topic, len(topic))):
-            got += decoded(item.octets()) if isinstance(item, Run) else [item]
+            if isinstance(item, Run):
+                assert publications_in(item.data, item.start, item.end) == decoded(item.octets())
+                got += decoded(item.octets())
+            else:
+                got.append(item)
     assert got == frames
     assert decoder.pending() == 0
 
@@ -171,3 +177,10 @@ def test_the_rest_of_a_large_packet_is_only_collected_until_it_is_whole() -> Non
             items = decoder.feed_runs(chunk, NO_ROUTES, NO_ROUTES.get) if scanning else decoder.feed(chunk)
             assert items == []
             assert decoder._octets._want == len(data)  # what is held is not looked at before that
+
+
+@pytest.mark.parametrize("size", [0, 1, 122, 123, 16_000, 17_000, 2_097_200])
+def test_a_run_is_read_whatever_the_length_of_its_headers(size: int) -> None:
+    frames = [Publish("a/b", b"x" * size), Publish("a/b", b""), Publish("ä", b"y" * size)]
+    data = b"".join(map(encode, frames))
+    assert publications_in(b"before" + data + b"behind", 6, 6 + len(data)) == frames

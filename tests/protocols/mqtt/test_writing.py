@@ -24,7 +24,7 @@ from polywire.protocols.mqtt import (
     encode,
 )
 from polywire.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC
-from polywire.protocols.mqtt.writing import publication, publication_head, write_acknowledgement
+from polywire.protocols.mqtt.writing import publication, write_acknowledgement
 from tests.protocols.mqtt.strategies import publishes
 from tests.protocols.mqtt.wire import decoded
 
@@ -172,10 +172,10 @@ def test_payloads_of_any_size_are_written_once(size: int) -> None:
 
 
 @given(publishes())
-def test_a_publication_in_two_parts_is_the_whole_one(frame: Publish) -> None:
+def test_a_publication_from_its_parts_is_the_same_octets(frame: Publish) -> None:
     first = Publish(frame.topic, frame.payload, frame.qos, frame.retain, False, frame.packet_id)
-    head = publication_head(frame.topic, frame.qos, frame.retain, len(frame.payload))
-    assert publication(head, frame.packet_id or 0, frame.payload) == encode(first)
+    octets = publication(frame.topic, frame.qos, frame.retain, frame.packet_id or 0, frame.payload)
+    assert octets == encode(first)
 
 
 @pytest.mark.parametrize("frame", [Puback(1), Pubrec(0x8001), Pubcomp(0xFFFF)])

@@ -15,7 +15,7 @@ from polywire.protocols.assembler import Assembler
 from polywire.protocols.fmqp.errors import LocalProtocolError
 from polywire.protocols.fmqp.topics import MAX_OCTETS, plain, problem, read
 from polywire.protocols.frame import RAW_KEPT, Discarded, Frame, Run
-from polywire.protocols.octets import same_octets
+from polywire.protocols.octets import Names, same_octets
 
 SUBSCRIPTION: Final = 0x80  # FMQP-39
 UNSUBSCRIBE: Final = 0x40  # FMQP-40
@@ -28,6 +28,8 @@ FLAGS: Final = 0xFC  # FMQP-46: bits 6 and 7 mean nothing
 HEADER: Final = 6
 MAX_BODY: Final = 16 * 1024 * 1024
 MAX_LENGTH: Final = 0xFFFF_FFFF
+
+_names: Final = Names()
 
 
 @final
@@ -230,6 +232,26 @@ class Decoder:
     def _discarded(self, chunk: bytes, pos: i64, end: i64, size: i64, rule: str, reason: str) -> Discarded:
         kept = end if end - pos < RAW_KEPT else pos + RAW_KEPT
         return Discarded(rule, reason, self._octets.offset + pos, chunk[pos:kept], size)
+
+
+def publications_in(data: bytes, start: i64, end: i64) -> list[Publication]:
+    """The publications of a run: ``data[start:end]`` is whole packets, as ``feed_runs`` found them."""
+    found: list[Publication] = []
+    topic = ""
+    at: i64 = 0
+    known: i64 = -1  # the length of the name at `at`, which is `topic`
+    pos: i64 = start
+    while pos < end:
+        name: i64 = pos + HEADER
+        topic_length: i64 = data[pos + 1]
+        body: i64 = name + topic_length
+        pos = body + (i64(read_i32_be(data, pos + 2)) & MAX_LENGTH)
+        if topic_length != known or not same_octets(data, at, name, topic_length):
+            topic = _names.text(data[name:body])
+            at = name
+            known = topic_length
+        found.append(Publication(topic, data[body:pos], 0))
+    return found
 
 
 def encode(frame: Frame) -> bytes:

@@ -27,6 +27,7 @@ from polywire.protocols.fmqp.frames import (
     Unsubscription,
     encode_count,
     forwarded,
+    publications_in,
 )
 from polywire.protocols.fmqp.frames import Subscription as Subscribe
 from polywire.protocols.fmqp.topics import is_service
@@ -184,22 +185,21 @@ class FmqpSession:
     def _run(self, run: Run, *, same: bool) -> None:
         client = self._client
         if not same:
-            for frame in Decoder(max_body=run.end - run.start).feed(run.octets()):
-                self._frame(frame)
+            for frame in publications_in(run.data, run.start, run.end):
+                self._publish(frame)
             return
         refused = self._hub.forward(run, client)
         cooked = cast("Route", run.route).cooked(client.protocol)
         if not cooked and not refused:
             return
         now = self._hub.clock()
-        for frame in Decoder(max_body=run.end - run.start).feed(run.octets()):
-            if isinstance(frame, Publication):
-                for outbox in refused:
-                    outbox.count_dropped(frame.topic, 1)
-                if cooked:
-                    message = Message(frame.topic, frame.body, time=now, origin=client.number)
-                    for subscription in cooked:
-                        subscription.deliver(message)
+        for frame in publications_in(run.data, run.start, run.end):
+            for outbox in refused:
+                outbox.count_dropped(frame.topic, 1)
+            if cooked:
+                message = Message(frame.topic, frame.body, time=now, origin=client.number)
+                for subscription in cooked:
+                    subscription.deliver(message)
         if refused:
             client.counters.drop(SLOW_READER, run.count * len(refused))
 

@@ -123,7 +123,7 @@ class Sender:
         self._ids: Final = PacketIds(most=max_in_flight)
         self._waiting: Final[dict[int, int]] = {}  # by id, the type of packet it waits for
         # Dictionaries keep the order in which things were put in, which is the order to send them in again.
-        self._published: Final[dict[int, Publish]] = {}  # MQTT-149
+        self._published: Final[dict[int, Publish]] = {}  # MQTT-149: the key is the id, the frame may lack it
         self._released: Final[dict[int, Pubrel]] = {}  # MQTT-152: by PUBREC
         self._asked: Final[dict[int, int]] = {}  # SUBSCRIBE: the number of its filters
         self.octets: i64 = 0
@@ -145,16 +145,16 @@ class Sender:
         if qos not in (1, 2):
             raise LocalProtocolError(f"QoS is {qos}, and must be 0, 1 or 2", rule="MQTT-089")
         check_publication(topic, payload)
-        return self.begin(topic, payload, qos, retain)
+        number = self.begin(Publish(topic, payload, qos, retain))
+        return Publish(topic, payload, qos, retain, False, number)
 
-    def begin(self, topic: str, payload: bytes, qos: int, retain: bool) -> Publish:
-        """As ``publish``, for QoS 1 or 2 and a topic name that is known to be valid."""
+    def begin(self, frame: Publish) -> int:
+        """As ``publish``, for a frame with QoS 1 or 2 that can be written but for its packet id, which this gives."""
         number = self._ids.take()
-        frame = Publish(topic, payload, qos, retain, False, number)
-        self._waiting[number] = PUBACK if qos == 1 else PUBREC
+        self._waiting[number] = PUBACK if frame.qos == 1 else PUBREC
         self._published[number] = frame
         self.octets += footprint(frame)
-        return frame
+        return number
 
     def abandon(self, number: int) -> None:
         """Forget a packet that is never to be sent again, and whose acknowledgement no one waits for."""

@@ -26,12 +26,13 @@ from polywire.protocols.mqtt.packets import (
     SUBSCRIBE,
     UNSUBSCRIBE,
     Connack,
+    Publish,
 )
 from polywire.protocols.mqtt.reading import read_other, read_publish
 from polywire.protocols.mqtt.state import REFUSAL, Sender, State, after, out_of_order
 from polywire.protocols.mqtt.topics import name_problem, plain_name
 from polywire.protocols.mqtt.writing import encode
-from polywire.protocols.octets import same_octets
+from polywire.protocols.octets import Names, same_octets
 
 __all__ = ["MAX_FILTERS", "MAX_PACKET", "MAX_PACKET_BEFORE_CONNECT", "Decoder", "Role", "encode"]
 
@@ -47,6 +48,8 @@ MAX_PACKET_BEFORE_CONNECT: Final = MAX_HEADER + 10 + 5 * (2 + MAX_OCTETS)
 MAX_FILTERS: Final = 16384
 
 PLAIN_PUBLISH: Final = 0x30  # QoS 0, neither DUP nor RETAIN
+
+_names: Final = Names()
 
 NO_LENGTH: Final = 255
 LENGTHS: Final = bytes((255, 255, 2, 255, 2, 2, 2, 2, 255, 255, 255, 2, 0, 0, 0, 255))
@@ -306,6 +309,35 @@ class Decoder:
         error.frames = list(frames)
         self._failure = _without_frames(error)
         self._octets = Assembler()
+
+
+def publications_in(data: bytes, start: i64, end: i64) -> list[Publish]:
+    """The publications of a run: ``data[start:end]`` is whole packets, as ``feed_runs`` found them."""
+    found: list[Publish] = []
+    topic = ""
+    at: i64 = 0
+    known: i64 = -1  # the length of the name at `at`, which is `topic`
+    pos: i64 = start
+    while pos < end:
+        pos += 1
+        octet: i64 = data[pos]
+        length: i64 = octet & 127
+        shift: i64 = 7
+        while octet >= 128:
+            pos += 1
+            octet = data[pos]
+            length |= (octet & 127) << shift
+            shift += 7
+        name: i64 = pos + 3
+        name_length: i64 = (i64(data[pos + 1]) << 8) | i64(data[pos + 2])
+        payload: i64 = name + name_length
+        pos += 1 + length
+        if name_length != known or not same_octets(data, at, name, name_length):
+            topic = _names.text(data[name:payload])
+            at = name
+            known = name_length
+        found.append(Publish(topic, data[payload:pos], 0, False, False, None))
+    return found
 
 
 def _without_frames(error: RemoteProtocolError) -> RemoteProtocolError:

@@ -15,14 +15,14 @@ from polywire.hub.outbox import Outbox
 from polywire.hub.queues import Consumer, Delivery, Queue
 from polywire.hub.routes import Subscription
 from polywire.protocols.mqtt.errors import LocalProtocolError
-from polywire.protocols.mqtt.flows import OVERHEAD, Sender
+from polywire.protocols.mqtt.flows import Sender, footprint
 from polywire.protocols.mqtt.packets import Puback, Pubcomp, Publish, Pubrec
 from polywire.protocols.mqtt.stored import UNENCODABLE, SessionState
 from polywire.protocols.mqtt.topics import name_for
-from polywire.protocols.mqtt.writing import encode, publication, publication_head
+from polywire.protocols.mqtt.writing import check_publication, encode, publication
 
 FORMS: Final = 16
-"""How many slots of ``Message.encoded`` a protocol has; those of MQTT are by QoS."""
+"""How many slots of ``Message.encoded`` a protocol has; MQTT uses the first, for QoS 0."""
 
 SLOW_READER: Final = "slow-reader"
 
@@ -67,35 +67,31 @@ class Outgoing:
             else:
                 self._dropped(message)
             return
-        topic = name_for(message.channel, pattern)
-        head = self._head(message, topic, qos, retain)
-        if not head:
+        frame = Publish(name_for(message.channel, pattern), message.body, qos, retain)
+        if not self._fit(frame):
             self._client.counters.drop(UNENCODABLE)
-        elif not outbox.hold(OVERHEAD + i64(len(topic)) + i64(len(message.body))):
+        elif not outbox.hold(footprint(frame)):
             self._dropped(message)
         elif self.open():
-            self._begin(head, topic, message.body, qos, retain)
+            self._begin(frame)
         else:
-            self._state.push(Publish(topic, message.body, qos, retain))
+            self._state.push(frame)
 
     def send_queued(self, delivery: Delivery, channel: str, qos: i64) -> None:
         """Send a queue's message; with QoS 0 it is done when it is written, otherwise when it is acknowledged."""
-        body = delivery.message.body
-        try:
-            head = publication_head(channel, qos, False, len(body))
-        except LocalProtocolError:
+        frame = Publish(channel, delivery.message.body, qos)
+        if not self._fit(frame):
             self._client.counters.drop(UNENCODABLE)
             delivery.ack()
-            return
-        if qos == 0:
-            self._outbox.put(publication(head, 0, body))
+        elif qos == 0:
+            self._outbox.put(publication(channel, 0, False, 0, frame.payload))
             self._client.counters.messages_out += 1
             delivery.ack()
-            return
-        size = OVERHEAD + i64(len(channel)) + i64(len(body))
-        if not self._outbox.hold(size):
-            self._outbox.keep(size)
-        self._state.deliveries[self._begin(head, channel, body, qos, False)] = delivery
+        else:
+            size = footprint(frame)
+            if not self._outbox.hold(size):
+                self._outbox.keep(size)
+            self._state.deliveries[self._begin(frame)] = delivery
 
     def acknowledged(self, frame: Puback | Pubrec | Pubcomp) -> None:
         """The client has got, or let go of, what was sent under an id. Raises ``RemoteProtocolError``."""
@@ -115,10 +111,7 @@ class Outgoing:
         """Send what waits, as far as it may go."""
         state = self._state
         while state.waiting_octets != 0 and not self._sender.full() and not self._outbox.full():
-            frame = state.pop()
-            sent = self._sender.begin(frame.topic, frame.payload, frame.qos, frame.retain)
-            self._outbox.put(encode(sent))
-            self._client.counters.messages_out += 1
+            self._begin(state.pop())
 
     def give_back(self) -> None:
         """The connection has ended: the queues' messages the client has not got are theirs again."""
@@ -130,11 +123,21 @@ class Outgoing:
                 self._sender.abandon(number)
         deliveries.clear()
 
-    def _begin(self, head: bytes, topic: str, body: bytes, qos: i64, retain: bool) -> int:
-        number = cast("int", self._sender.begin(topic, body, qos, retain).packet_id)
-        self._outbox.put(publication(head, number, body))
+    def _begin(self, frame: Publish) -> int:
+        """Send a message with QoS 1 or 2 for the first time, under the packet id it gets."""
+        number = self._sender.begin(frame)
+        self._outbox.put(publication(frame.topic, frame.qos, frame.retain, number, frame.payload))
         self._client.counters.messages_out += 1
         return number
+
+    @staticmethod
+    def _fit(frame: Publish) -> bool:
+        """Whether MQTT can carry it."""
+        try:
+            check_publication(frame.topic, frame.payload)
+        except LocalProtocolError:
+            return False
+        return True
 
     def _plain(self, message: Message, pattern: str, retain: bool) -> bytes:
         """The whole packet with QoS 0; empty where there can be none."""
@@ -144,27 +147,12 @@ class Outgoing:
                 return cast("bytes", known)
         topic = name_for(message.channel, pattern)
         try:
-            data = publication(publication_head(topic, 0, retain, len(message.body)), 0, message.body)
+            data = publication(topic, 0, retain, 0, message.body)
         except LocalProtocolError:
             data = b""
         if not retain and topic is message.channel:
             message.encoded[self._forms] = data
         return data
-
-    def _head(self, message: Message, topic: str, qos: i64, retain: bool) -> bytes:
-        """The packet up to its id; empty where there can be none."""
-        form = self._forms + qos
-        if not retain:
-            known = message.encoded.get(form)
-            if known is not None:
-                return cast("bytes", known)
-        try:
-            head = publication_head(topic, qos, retain, len(message.body))
-        except LocalProtocolError:
-            head = b""
-        if not retain and topic is message.channel:
-            message.encoded[form] = head
-        return head
 
     def _dropped(self, message: Message) -> None:
         self._client.counters.drop(SLOW_READER)

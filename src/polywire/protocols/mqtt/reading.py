@@ -54,6 +54,9 @@ from polywire.protocols.mqtt.packets import (
     Will,
 )
 from polywire.protocols.mqtt.topics import filter_problem, name_problem, plain_name, text_problem
+from polywire.protocols.octets import Names
+
+_names: Final = Names()  # valid ones only
 
 
 @final
@@ -133,20 +136,31 @@ def read_publish(data: bytes, first: i64, pos: i64, end: i64) -> Publish:
     stop: i64 = start
     if start <= end:
         stop += (i64(data[pos]) << 8) | i64(data[pos + 1])
-    if stop > end or start > end or not plain_name(data, start, stop):
-        fields = Fields(data, pos, end, first >> 4)
-        topic = fields.topic_name("topic name")
-    else:
-        topic = data[start:stop].decode()
+    known: str | None = None
+    if stop <= end and start <= end:
+        octets = data[start:stop]
+        known = _names.known(octets)
+        if known is None and plain_name(data, start, stop):
+            known = _names.text(octets)
+    topic = known if known is not None else Fields(data, pos, end, first >> 4).topic_name("topic name")
     qos: i64 = (first >> 1) & 3
     if qos == 0:
         return Publish(topic, data[stop:end], 0, first & 1 != 0, False, None)
-    packet_id = Fields(data, stop, end, first >> 4).packet_id("MQTT-017")
+    packet_id: i64 = 0
+    if stop + 2 <= end:
+        packet_id = (i64(data[stop]) << 8) | i64(data[stop + 1])
+    if packet_id == 0:
+        packet_id = Fields(data, stop, end, first >> 4).packet_id("MQTT-017")  # says what is wrong
     return Publish(topic, data[stop + 2 : end], qos, first & 1 != 0, first & 8 != 0, packet_id)
 
 
 def read_other(kind: i64, data: bytes, pos: i64, end: i64, max_filters: i64) -> Frame:
     """The packet of any other type whose variable header and payload are ``data[pos:end]``."""
+    if kind == PUBACK and pos + 2 == end:
+        # The one that comes most often, by the short way where nothing is wrong with it.
+        number: i64 = (i64(data[pos]) << 8) | i64(data[pos + 1])
+        if number != 0:
+            return Puback(number)
     fields = Fields(data, pos, end, kind)
     if kind == PUBACK:
         return Puback(fields.packet_id("MQTT-023"))

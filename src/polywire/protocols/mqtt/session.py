@@ -21,7 +21,7 @@ from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.routes import Route
 from polywire.protocols.frame import Frame, Run
 from polywire.protocols.mqtt.errors import RemoteProtocolError
-from polywire.protocols.mqtt.frames import MAX_HEADER, Decoder
+from polywire.protocols.mqtt.frames import MAX_HEADER, Decoder, publications_in
 from polywire.protocols.mqtt.outgoing import SLOW_READER, Outgoing
 from polywire.protocols.mqtt.packets import (
     ACCEPTED,
@@ -311,22 +311,21 @@ class MqttSession:
         client = self._client
         size: i64 = run.end - run.start
         if not same or size > self._max_payload:
-            for frame in Decoder(max_packet=int(size), role="both").feed(run.octets()):
+            for frame in publications_in(run.data, run.start, run.end):
                 if self._phase == CONNECTED:
-                    self._frame(frame)
+                    self._publish(frame)
             return
         refused = self._hub.forward(run, client)
         cooked = cast("Route", run.route).cooked(client.protocol)
         if not cooked and not refused:
             return
-        for frame in Decoder(max_packet=int(size), role="both").feed(run.octets()):
-            if isinstance(frame, Publish):
-                for outbox in refused:
-                    outbox.count_dropped(frame.topic, 1)
-                if cooked:
-                    message = self._message(frame.topic, frame.payload, 0, False)
-                    for subscription in cooked:
-                        subscription.deliver(message)
+        for frame in publications_in(run.data, run.start, run.end):
+            for outbox in refused:
+                outbox.count_dropped(frame.topic, 1)
+            if cooked:
+                message = self._message(frame.topic, frame.payload, 0, False)
+                for subscription in cooked:
+                    subscription.deliver(message)
         if refused:
             client.counters.drop(SLOW_READER, run.count * len(refused))
 

@@ -1,5 +1,7 @@
 """Frames to octets. Whatever the standard forbids is refused here, before an octet of it exists."""
 
+from typing import Final
+
 from librt.strings import BytesWriter, write_i16_be, write_i32_be
 from mypy_extensions import i16, i32, i64
 
@@ -47,9 +49,13 @@ from polywire.protocols.mqtt.packets import (
     Unsubscribe,
 )
 from polywire.protocols.mqtt.topics import filter_problem, name_problem, plain_name, text_problem
+from polywire.protocols.octets import LONGEST_KEPT, NAMES_KEPT
 
 COPIED_ONCE = 1024
 """Payloads over this many octets don't go through the writer, which would copy them twice."""
+
+_names: Final[dict[str, bytes]] = {}
+"""The octets of valid topic names, some thousands of them."""
 
 
 def encode(frame: Frame) -> bytes:
@@ -90,18 +96,17 @@ def check_publication(topic: str, payload: bytes) -> None:
     _check_length(4 + i64(len(_name(topic))) + i64(len(payload)))
 
 
-def publication_head(topic: str, qos: i64, retain: bool, size: i64) -> bytes:
-    """What a first PUBLISH with a payload of ``size`` octets begins with, up to its packet id or payload.
+def publication(topic: str, qos: i64, retain: bool, packet_id: i64, payload: bytes) -> bytes:
+    """The PUBLISH of a message that is sent for the first time; ``packet_id`` is 0 where it has none.
 
-    A hub that sends one message to many writes this once; ``publication`` has the rest. Raises ``LocalProtocolError``
-    as ``encode`` does.
+    It is what ``encode`` makes of such a frame, for a hub that has its parts and no frame.
     """
     name = _name(topic)
     first: i64 = 0x30 | qos << 1
     if retain:
         first |= 1
-    length: i64 = 2 + i64(len(name)) + size
-    if qos != 0:
+    length: i64 = 2 + i64(len(name)) + i64(len(payload))
+    if packet_id != 0:
         length += 2
     if length < 128:
         out = _word(first << 24 | length << 16 | i64(len(name)))
@@ -109,13 +114,6 @@ def publication_head(topic: str, qos: i64, retain: bool, size: i64) -> bytes:
         out = _packet(first, length)
         _number(out, len(name))
     out.write(name)
-    return out.getvalue()
-
-
-def publication(head: bytes, packet_id: i64, payload: bytes) -> bytes:
-    """The PUBLISH with this head; ``packet_id`` is 0 where it has none."""
-    out = BytesWriter()
-    out.write(head)
     if packet_id != 0:
         write_i16_be(out, i16(packet_id if packet_id < 0x8000 else packet_id - 0x1_0000))
     if len(payload) > COPIED_ONCE:
@@ -296,9 +294,16 @@ def _utf8(text: str, what: str) -> bytes:
 
 def _name(topic: str) -> bytes:
     """The octets of a topic name."""
+    known = _names.get(topic)
+    if known is not None:
+        return known
     raw = _utf8(topic, "topic name")
     if len(raw) > MAX_OCTETS or not plain_name(raw, 0, len(raw)):
         _demand(name_problem(raw), "topic name")
+    if len(raw) <= LONGEST_KEPT:
+        if len(_names) >= NAMES_KEPT:
+            _names.clear()
+        _names[topic] = raw
     return raw
 
 
