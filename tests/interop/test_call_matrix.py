@@ -35,7 +35,7 @@ def turned(method: str, body: bytes) -> bytes:
     return method.encode() + body[::-1]
 
 
-def refuse(method: str, body: bytes) -> bytes:
+def refuse(*_: object) -> bytes:
     raise FailureError(409, "taken", "the seat is taken")
 
 
@@ -43,7 +43,7 @@ class LeavingError(Exception):
     """The provider has got the call, and is about to go."""
 
 
-def leave(method: str, body: bytes) -> bytes:
+def leave(*_: object) -> bytes:
     raise LeavingError
 
 
