@@ -18,6 +18,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: $(BUILT) ## make .venv with everything the other targets need, compiled modules included
+	@tools/debian-packages
 	@$(BIN)/python -c 'import polywire; c = polywire.compiled(); print(f"polywire {polywire.__version__} in $(VENV): {sum(c.values())} of {len(c)} hot modules compiled")'
 
 $(INSTALLED): pyproject.toml setup.py
