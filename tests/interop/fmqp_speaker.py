@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from polywire.protocols.fmqp import Decoder, Publication, Subscription, encode
 from polywire.protocols.fmqp.frames import CACHE
 from polywire.protocols.frame import Frame
-from tests.interop.speaker import CannotSayError, Heard, HeaderValue, Speaker, Wire
+from tests.interop.speaker import CannotSayError, HeaderValue, Heard, HungUpError, Speaker, Wire
 
 MARKERS = "fmqp-speaker"
 
@@ -52,6 +52,13 @@ class Fmqp(Speaker):
     def receive(self, *, acknowledge: bool = True) -> Heard:  # noqa: ARG002 - FMQP has no acks
         frame = self._until(lambda frame: frame if isinstance(frame, Publication) else None)
         return Heard(frame.topic, frame.body, retained=frame.cache)
+
+    def heard_before_the_end(self) -> list[Frame]:
+        """Everything that comes until the hub hangs up."""
+        try:
+            self._until(lambda _: None)
+        except (HungUpError, ConnectionResetError):
+            return self._waiting
 
     def _settled(self) -> None:
         if self._marker:

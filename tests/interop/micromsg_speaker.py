@@ -13,11 +13,11 @@ from polywire.protocols.micromsg import (
     Message,
     NamedExtension,
     encode,
+    properties,
 )
-from polywire.protocols.micromsg import properties
 from polywire.protocols.micromsg.dotnet import TypeReader, TypeWriter
 from polywire.protocols.micromsg.windows import ack, following, read_ack
-from tests.interop.speaker import TYPE_NAME, CannotSayError, Heard, HeaderValue, RefusedError, Speaker, Wire
+from tests.interop.speaker import TYPE_NAME, CannotSayError, HeaderValue, Heard, RefusedError, Speaker, Wire
 
 CONTENT_TYPE = "content-type"
 PUB_SUB, BATCH_ACK, DOTNET = 1, 2, 3

@@ -9,7 +9,7 @@ from polywire.protocols.mqtt import Connack, Connect, Decoder, Puback, Publish, 
 from polywire.protocols.mqttrpc import Decoder as RpcDecoder
 from polywire.protocols.mqttrpc import ErrorData, RemoteProtocolError, Request, Response
 from polywire.protocols.mqttrpc import encode as encode_rpc
-from tests.interop.speaker import CannotSayError, FailureError, Handler, Heard, HeaderValue, RefusedError, Speaker, Wire
+from tests.interop.speaker import CannotSayError, FailureError, Handler, HeaderValue, Heard, RefusedError, Speaker, Wire
 
 REFUSED = 0x80
 R = TypeVar("R", Request, Response)
@@ -75,7 +75,8 @@ class Mqtt(Speaker):
         self.publish(topic, encode_rpc(request))
 
     def end_call(self, ticket: object) -> bytes:
-        _, number = ticket  # type: ignore[misc] # what begin_call gave
+        assert isinstance(ticket, tuple)
+        number = ticket[1]
         response = self._envelope(Response, lambda response: response.correlation_id == number)[1]
         data = response.error_data
         if data is not None:

@@ -2,9 +2,10 @@
 
 import queue
 import threading
-from typing import Any
+from typing import Any, Self
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.hub_process import HubProcess
 
@@ -27,7 +28,7 @@ class Paho:
         ca: str | None = None,
     ) -> None:
         self._client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2,
+            CallbackAPIVersion.VERSION2,
             client_id,
             clean_session=clean,
             protocol=paho.MQTTv311,
@@ -56,7 +57,7 @@ class Paho:
         self._client.loop_start()
         assert self._ready.wait(SECONDS)
 
-    def __enter__(self) -> "Paho":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,7 +80,7 @@ class Paho:
     def receive(self) -> tuple[str, bytes, int, bool]:
         """Topic, payload, QoS and retained flag of the next message."""
         message = self.messages.get(timeout=SECONDS)
-        return message.topic, message.payload, message.qos, message.retain
+        return message.topic, bytes(message.payload), message.qos, message.retain
 
     def wait_for_log(self, words: str) -> None:
         """Wait until Paho logs something with these words."""
@@ -94,7 +95,9 @@ class Paho:
         connection.close()
         self._gone.set()
 
-    def _connected(self, _client: object, _data: object, flags: paho.ConnectFlags, reason: Any, _properties: Any) -> None:
+    def _connected(
+        self, _client: object, _data: object, flags: paho.ConnectFlags, reason: Any, _properties: Any
+    ) -> None:
         assert not reason.is_failure
         self.present = flags.session_present
         self._ready.set()

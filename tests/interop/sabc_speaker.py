@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from polywire.protocols.frame import Frame
 from polywire.protocols.sabc import Assembly, Connect, Connected, Decoder, Error, Message, MessageDecoder, Whole, encode
 from polywire.protocols.sabc.headers import header
-from tests.interop.speaker import CannotSayError, FailureError, Handler, Heard, HeaderValue, RefusedError, Speaker, Wire
+from tests.interop.speaker import CannotSayError, FailureError, Handler, HeaderValue, Heard, RefusedError, Speaker, Wire
 
 OWN = {"destination", "subscription", "service", "method", "content-type", "content-encoding"}
 OK = b"OK"
@@ -98,6 +98,7 @@ class Sabc(Speaker):
         found = self._until(answer)
         if isinstance(found, Error):
             raise _refused(found)
+        assert isinstance(found, Whole)
         return found.body
 
     def _heard(self, data: str | bytes) -> list[Frame]:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol, Self, TypeVar
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
@@ -149,7 +149,7 @@ class Speaker(ABC):
         self._waiting: list[Frame] = []
         self._numbers = itertools.count(1)
 
-    def __enter__(self) -> "Speaker":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

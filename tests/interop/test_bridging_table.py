@@ -1,4 +1,4 @@
-"""docs/bridging.md says what survives from each protocol to each. Here every cell of its table is tried on a real hub."""
+"""docs/bridging.md says what survives from each protocol to each; here every cell of its table is tried."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub_process import HubProcess
-from tests.interop.speaker import TYPE_NAME, CannotSayError, Heard, HeaderValue, Speaker
+from tests.interop.speaker import TYPE_NAME, CannotSayError, HeaderValue, Heard, Speaker
 from tests.interop.speakers import speak
 
 PAGE = Path(__file__).parents[2] / "docs" / "bridging.md"
@@ -32,7 +32,7 @@ TABLE = read_table()
 
 
 def as_word(got: object, sent: object) -> str:
-    if got is None or got == () or got == "":  # noqa: PLC1901 - an empty text, and nothing else that is false
+    if got in {None, (), ""}:
         return "no"
     return "yes" if got == sent else "text" if isinstance(got, str) else f"{got!r}"
 

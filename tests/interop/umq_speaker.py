@@ -20,7 +20,7 @@ from polywire.protocols.umq import (
 )
 from polywire.protocols.umq.bodies import Body, read_bare_body, write_bare_body
 from polywire.protocols.umq.envelopes import read_envelope, read_request
-from tests.interop.speaker import CannotSayError, FailureError, Handler, Heard, HeaderValue, RefusedError, Speaker, Wire
+from tests.interop.speaker import CannotSayError, FailureError, Handler, HeaderValue, Heard, RefusedError, Speaker, Wire
 
 Carrying = Call | Callback | Result | TopicUpdate
 
@@ -136,6 +136,7 @@ class Umq(Speaker):
         if isinstance(found, CallException):
             code, _, text = found.payload.partition(" ")
             raise RefusedError(code, text) if code.isdigit() else RefusedError("", found.payload)
+        assert isinstance(found, Result)
         return found.payload, self._attachments(found)
 
     def _attachments(self, owner: Carrying) -> tuple[bytes, ...]:
