@@ -31,7 +31,11 @@ $(INSTALLED): pyproject.toml setup.py
 
 $(BUILT): $(INSTALLED) $(HOT_SOURCES)
 	@echo "building the hot modules"
+	@# What an interrupted build wrote may be cut off, and would be taken for up to date.
+	@test ! -e build/.begun || find build src -newer build/.begun \( -name '*.o' -o -name '*.so' \) -delete
+	@mkdir -p build && touch build/.begun
 	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@rm build/.begun
 	@find src -name "*.so" -exec touch {} + # an unchanged module is not rebuilt, but is up to date
 	@touch $@
 

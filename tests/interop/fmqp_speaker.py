@@ -1,5 +1,6 @@
 """A blocking FMQP client for tests, on the codec."""
 
+import contextlib
 from collections.abc import Mapping
 
 from polywire.protocols.fmqp import Decoder, Publication, Subscription, encode
@@ -55,10 +56,9 @@ class Fmqp(Speaker):
 
     def heard_before_the_end(self) -> list[Frame]:
         """Everything that comes until the hub hangs up."""
-        try:
-            self._until(lambda _: None)
-        except (HungUpError, ConnectionResetError):
-            return self._waiting
+        with contextlib.suppress(HungUpError, ConnectionResetError):
+            self._until(_nothing)
+        return self._waiting
 
     def _settled(self) -> None:
         if self._marker:
@@ -72,3 +72,7 @@ class Fmqp(Speaker):
     def _heard(self, data: str | bytes) -> list[Frame]:
         assert isinstance(data, bytes)
         return self._decoder.feed(data)
+
+
+def _nothing(_: Frame) -> Frame | None:
+    return None

@@ -33,9 +33,7 @@ def secure_hub(authority: Authority) -> Iterator[HubProcess]:
 
 @pytest.mark.parametrize("kind", PROTOCOLS + VARIANTS)
 @pytest.mark.rule("FMQP-01", "MQTT-140", "SABC-72", "UMQ-73")
-def test_every_protocol_is_spoken_over_tls(
-    secure_hub: HubProcess, authority: Authority, name: str, kind: str
-) -> None:
+def test_every_protocol_is_spoken_over_tls(secure_hub: HubProcess, authority: Authority, name: str, kind: str) -> None:
     trust = ssl.create_default_context(cafile=str(authority.root))
     with speak(kind, secure_hub.addresses, trust=trust) as client:
         client.subscribe(name)
