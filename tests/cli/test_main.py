@@ -86,10 +86,3 @@ def test_serve_reports_what_the_server_finds_wrong(
     result = runner.invoke(main.app, ["serve"])
     assert (result.exit_code, result.stderr) == (1, "polywire: listen.fmqp: the port is taken\n")
     assert served == []
-
-
-def test_a_build_without_server_says_so(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main, "SERVER", "polywire.server.not_there")
-    result = runner.invoke(main.app, ["serve"])
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "polywire: this build has no server yet; 'polywire config' works\n"
