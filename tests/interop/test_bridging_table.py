@@ -125,3 +125,12 @@ def test_the_table_has_no_words_it_does_not_explain() -> None:
     assert set(TABLE.values()) <= WORDS
     text = PAGE.read_text(encoding="utf-8")
     assert all(f"**{word}**" in text for word in WORDS)
+
+
+@pytest.mark.parametrize("sender", ["UMQ", "FMQP", "MQTT"])
+@pytest.mark.parametrize(("to", "marked"), [("FMQP", True), ("MQTT", False)])
+def test_only_fmqp_marks_what_is_kept_for_those_who_hear_it_live(
+    hub: HubProcess, name: str, sender: str, to: str, marked: bool
+) -> None:
+    with speak(SPEAKERS[to], hub.addresses) as listener, speak(SPEAKERS[sender], hub.addresses) as source:
+        assert passed(source, listener, name, retain=True).retained is marked

@@ -72,3 +72,10 @@ def test_sabc_is_spoken_over_a_unix_socket_that_is_gone_with_the_hub(tmp_path: P
             assert client.receive().body == b"x"
         assert hub.stop() == 0
     assert not path.exists()
+
+
+def test_a_websocket_that_ends_leaves_no_line_in_the_log() -> None:
+    with running_hub() as hub:
+        speak("umq", hub.addresses).close()
+        assert hub.stop() == 0
+    assert not [line for line in hub.errors if "Disconnected" in line]
