@@ -18,6 +18,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: $(BUILT) ## make .venv with everything the other targets need, compiled modules included
+	@tools/debian-packages
 	@$(BIN)/python -c 'import polywire; c = polywire.compiled(); print(f"polywire {polywire.__version__} in $(VENV): {sum(c.values())} of {len(c)} hot modules compiled")'
 
 $(INSTALLED): pyproject.toml setup.py
@@ -30,7 +31,11 @@ $(INSTALLED): pyproject.toml setup.py
 
 $(BUILT): $(INSTALLED) $(HOT_SOURCES)
 	@echo "building the hot modules"
+	@# What an interrupted build wrote may be cut off, and would be taken for up to date.
+	@test ! -e build/.begun || find build src -newer build/.begun \( -name '*.o' -o -name '*.so' \) -delete
+	@mkdir -p build && touch build/.begun
 	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@rm build/.begun
 	@find src -name "*.so" -exec touch {} + # an unchanged module is not rebuilt, but is up to date
 	@touch $@
 

@@ -11,10 +11,12 @@ import pytest
 
 import polywire
 from polywire.protocols import PROTOCOLS
+from polywire.server.config import load
 from tests.conformance.rules import read_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LEAST_RULES = {"umq": 40, "micromsg": 40, "fmqp": 40, "mqtt": 60, "mqttrpc": 25, "sabc": 40}
 
@@ -23,6 +25,14 @@ LEAST_RULES = {"umq": 40, "micromsg": 40, "fmqp": 40, "mqtt": 60, "mqttrpc": 25,
 def test_every_python_block_runs(page: Path) -> None:
     for block in PYTHON.findall(page.read_text(encoding="utf-8")):
         exec(compile(block, str(page), "exec"), {"__name__": "__main__"})  # noqa: S102 - our own documentation
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_piece_of_configuration_is_one(page: Path, tmp_path: Path) -> None:
+    for block in TOML.findall(page.read_text(encoding="utf-8")):
+        config = tmp_path / "polywire.toml"
+        config.write_text(block, encoding="utf-8")
+        load(config)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -24,6 +24,7 @@ log = logging.getLogger("polywire.server")
 def serve(loaded: Loaded, *, insecure: bool = False) -> int:
     """Run the hub until it is told to stop. Returns the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("picows").setLevel(logging.WARNING)  # it tells of every connection that ends
     tune_allocator()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(loaded, insecure=insecure))
