@@ -8,7 +8,7 @@ what arrives meanwhile waits, and reading is paused, so it is little.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from polywire.hub.access import Identity
 from polywire.hub.client import Client
@@ -18,6 +18,9 @@ from polywire.server.gate import Gate
 
 HIGH_WATER = 256 * 1024
 """How many octets a transport may hold before the outbox keeps the rest."""
+
+CLOSE_TIME = 2.0
+"""Seconds a peer has to take its last octets once its connection is being closed."""
 
 HANDSHAKE_TIME = "handshake-time"
 INTERNAL_ERROR = "internal-error"
@@ -38,6 +41,14 @@ class Session(Protocol):
         """The hub is going down: refuse new work in the protocol's own words, finish what was accepted."""
 
 
+@runtime_checkable
+class Timed(Protocol):
+    """A session whose protocol has words for a peer that takes too long."""
+
+    def timed_out(self) -> None:
+        """Say them, and close."""
+
+
 MakeSession = Callable[[Client, "Endpoint", Limits], Session]
 Wrap = Callable[[list[bytes | memoryview]], list[bytes | memoryview]]
 
@@ -56,7 +67,9 @@ class Endpoint:
         self._held: list[bytes | str] | None = None
         self._pauses = 0
         self._handshake: asyncio.TimerHandle | None = None
+        self._hanging_up: asyncio.TimerHandle | None = None
         self._closing = False
+        self.is_established = False
         self.active = 0.0
         self.outbox = Outbox(self, gate.hub.flusher, cap=gate.outbox_cap, policy=gate.topic_policy)
         self.client: Client | None = None
@@ -93,26 +106,19 @@ class Endpoint:
         session = self._session
         if session is None or self._closing:
             return
-        flusher = self._gate.hub.flusher
-        flusher.source = self
-        try:
-            session.received(data)
-        except Exception:
-            log.exception("%s: a session failed, its connection is closed", self.client)
-            self._count(INTERNAL_ERROR)
-            self.abort()
-        finally:
-            flusher.source = None
+        self._guarded(session.received, data)
 
     def closed(self) -> None:
         """The connection has ended, whoever ended it."""
         self._closing = True
         self.outbox.close()
         self._cancel_handshake()
+        if self._hanging_up is not None:
+            self._hanging_up.cancel()
         self._gate.leave(self)
         session, self._session = self._session, None
         if session is not None:
-            session.lost()
+            self._guarded(session.lost)
 
     def drain(self) -> None:
         """Let the session refuse new work."""
@@ -126,8 +132,8 @@ class Endpoint:
 
     def expire(self) -> None:
         """The peer has been silent for too long."""
-        self._count("idle-time")
-        self.close()
+        self.broke("idle-time")
+        self._time_out()
 
     def login(self, login: Login, done: Callable[[Identity | Refusal], None]) -> None:
         """Find out who the peer is; hold back what it sends until that is known."""
@@ -145,7 +151,7 @@ class Endpoint:
             self.resume_reading()
             if self._session is None and self._transport is not None and self._transport.is_closing():
                 return
-            done(who)
+            self._guarded(done, who)
             for data in held:
                 self.deliver(data)
 
@@ -153,6 +159,7 @@ class Endpoint:
 
     def established(self) -> None:
         """The handshake is over."""
+        self.is_established = True
         self._cancel_handshake()
 
     def send(self, chunks: list[bytes | memoryview]) -> None:
@@ -178,17 +185,18 @@ class Endpoint:
 
     def overflow(self) -> None:
         """A reader too slow for its policy is disconnected."""
-        self._count("slow-reader-disconnected")
+        self.broke("slow-reader-disconnected")
         self.abort()
 
     def close(self) -> None:
-        """Write what is left, then hang up."""
+        """Write what is left, then hang up; at once on a peer that does not read it."""
         if self._closing:
             return
         self.outbox.flush()
         self._closing = True
         if self._transport is not None:
             self._transport.close()
+            self._hanging_up = self._gate.loop.call_later(CLOSE_TIME, self._transport.abort)
 
     def abort(self) -> None:
         """Hang up at once."""
@@ -198,14 +206,33 @@ class Endpoint:
 
     def _handshake_over(self) -> None:
         self._handshake = None
-        self._count(HANDSHAKE_TIME)
+        self.broke(HANDSHAKE_TIME)
+        self._time_out()
+
+    def _time_out(self) -> None:
+        if isinstance(self._session, Timed):
+            self._guarded(self._session.timed_out)
         self.close()
+
+    def _guarded(self, act: Callable[..., None], *arguments: object) -> None:
+        """Let the session act for this peer; whatever it fails with ends this connection, and no other."""
+        flusher = self._gate.hub.flusher
+        flusher.source = self
+        try:
+            act(*arguments)
+        except Exception:
+            log.exception("%s: a session failed, its connection is closed", self.client)
+            self.broke(INTERNAL_ERROR)
+            self.abort()
+        finally:
+            flusher.source = None
 
     def _cancel_handshake(self) -> None:
         if self._handshake is not None:
             self._handshake.cancel()
             self._handshake = None
 
-    def _count(self, fault: str) -> None:
+    def broke(self, fault: str) -> None:
+        """Count what the peer did wrong."""
         if self.client is not None:
             self.client.counters.fault(fault)

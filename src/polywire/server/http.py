@@ -11,36 +11,67 @@ PATIENCE = 10.0
 
 MAX_BODY = 64 * 1024
 
+MAX_CONNECTIONS = 32
+"""Connections at once; one more takes the place of the oldest, so that a flood does not keep an operator out."""
+
 Answer = tuple[int, str, bytes]
 Handler = Callable[[], Answer]
+HttpConnections = dict["HttpProtocol", None]
+"""The connections there are, the oldest first."""
 
 
 class HttpProtocol(asyncio.Protocol):
     """One HTTP connection; ``h11`` does the protocol."""
 
-    def __init__(self, handlers: dict[str, Handler]) -> None:
+    def __init__(self, handlers: dict[str, Handler], connections: HttpConnections) -> None:
         self._handlers = handlers
+        self._connections = connections
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=16 * 1024)
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._request: h11.Request | None = None
         self._body = 0
+        self._full = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport = cast("asyncio.Transport", transport)
+        if len(self._connections) >= MAX_CONNECTIONS:
+            next(iter(self._connections)).abort()
+        self._connections[self] = None
         self._rearm()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended changes nothing
         """The end."""
         if self._timer is not None:
             self._timer.cancel()
+        self._connections.pop(self, None)
         self._transport = None
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: give it no more of them."""
+        self._full = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It reads on."""
+        self._full = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self.data_received(b"")
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        self._connections.pop(self, None)
+        if self._transport is not None:
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Octets of a request."""
         try:
-            self._http.receive_data(data)
+            if data:  # none would mean the end
+                self._http.receive_data(data)
             self._advance()
         except h11.RemoteProtocolError as error:
             self._refuse(error)
@@ -50,7 +81,7 @@ class HttpProtocol(asyncio.Protocol):
         return False
 
     def _advance(self) -> None:
-        while self._transport is not None:
+        while self._transport is not None and not self._full:
             event = self._http.next_event()
             if event is h11.NEED_DATA or event is h11.PAUSED:
                 return
@@ -114,4 +145,4 @@ class HttpProtocol(asyncio.Protocol):
     def _rearm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._close)
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self.abort)
