@@ -3,7 +3,6 @@
 The hub turns connections away before descriptors run out, so that those it has, its files and its HTTP pages go on.
 """
 
-import os
 import resource
 from pathlib import Path
 
@@ -23,5 +22,6 @@ def connections_left() -> int:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return 1 << 30
-    used = len(os.listdir("/dev/fd")) if Path("/dev/fd").is_dir() else KEPT
+    descriptors = Path("/dev/fd")
+    used = sum(1 for _ in descriptors.iterdir()) if descriptors.is_dir() else KEPT
     return max(1, limit - used - KEPT)

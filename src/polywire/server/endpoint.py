@@ -210,8 +210,9 @@ class Endpoint:
         self._time_out()
 
     def _time_out(self) -> None:
-        if isinstance(self._session, Timed):
-            self._guarded(self._session.timed_out)
+        session: object = self._session
+        if isinstance(session, Timed):
+            self._guarded(session.timed_out)
         self.close()
 
     def _guarded(self, act: Callable[..., None], *arguments: object) -> None:

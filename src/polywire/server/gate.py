@@ -126,11 +126,13 @@ class Gate:
             login.user, login.password, login.token, certificate, self._listener_users.get(listener, "")
         )
         address = client.address.rpartition(":")[0] or client.address
+        if not authenticator.needs_thread(credentials):
+            # Who claims to be nobody guesses no password, and need not wait for those who do.
+            done(self._outcome(admission, authenticator, credentials, address, client))
+            return
         wait = authenticator.retry_after(address, self.loop.time())
         if wait > 0:
             done(Refusal("too many failed logins from this address", wait))
-        elif not authenticator.needs_thread(credentials):
-            done(self._outcome(admission, authenticator, credentials, address, client))
         elif self._waiting >= LOGINS_WAITING:
             done(Refusal("too many logins at once", 1.0))
         else:

@@ -9,6 +9,9 @@ import h11
 PATIENCE = 10.0
 """Seconds a client may take for its request, and between two of them."""
 
+PACE = 0.1
+"""Seconds between two answers on one connection: pages take time to make, and the hub has other work."""
+
 MAX_BODY = 64 * 1024
 
 MAX_CONNECTIONS = 32
@@ -32,6 +35,8 @@ class HttpProtocol(asyncio.Protocol):
         self._request: h11.Request | None = None
         self._body = 0
         self._full = False
+        self._answered = float("-inf")
+        self._pacing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
@@ -43,23 +48,21 @@ class HttpProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended changes nothing
         """The end."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._pacing):
+            if timer is not None:
+                timer.cancel()
         self._connections.pop(self, None)
         self._transport = None
 
     def pause_writing(self) -> None:
         """The client does not read its answers: give it no more of them."""
         self._full = True
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._hold()
 
     def resume_writing(self) -> None:
         """It reads on."""
         self._full = False
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-            self.data_received(b"")
+        self._go_on()
 
     def abort(self) -> None:
         """Hang up at once."""
@@ -69,19 +72,15 @@ class HttpProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Octets of a request."""
-        try:
-            if data:  # none would mean the end
-                self._http.receive_data(data)
-            self._advance()
-        except h11.RemoteProtocolError as error:
-            self._refuse(error)
+        self._http.receive_data(data)
+        self._go_on()
 
     def eof_received(self) -> bool:
         """The client sends nothing more."""
         return False
 
     def _advance(self) -> None:
-        while self._transport is not None and not self._full:
+        while self._transport is not None and not self._full and self._pacing is None:
             event = self._http.next_event()
             if event is h11.NEED_DATA or event is h11.PAUSED:
                 return
@@ -93,15 +92,47 @@ class HttpProtocol(asyncio.Protocol):
                     self._answer((413, "text/plain", b"the request is too large\n"), close=True)
                     return
             elif isinstance(event, h11.EndOfMessage) and self._request is not None:
-                self._answer(self._handle(self._request))
-                if self._http.our_state is not h11.DONE:
-                    self._close()
+                loop = asyncio.get_running_loop()
+                if loop.time() < self._answered + PACE:
+                    self._hold()
+                    self._pacing = loop.call_at(self._answered + PACE, self._paced)
                     return
-                self._http.start_next_cycle()
-                self._rearm()
+                self._answered = loop.time()
+                self._reply(self._request)
             elif isinstance(event, h11.ConnectionClosed):
                 self._close()
                 return
+
+    def _reply(self, request: h11.Request) -> None:
+        self._answer(self._handle(request))
+        if self._http.our_state is not h11.DONE:
+            self._close()
+            return
+        self._http.start_next_cycle()
+        self._rearm()
+
+    def _paced(self) -> None:
+        """The time for the next answer has come."""
+        self._pacing = None
+        if self._request is not None:
+            self._answered = asyncio.get_running_loop().time()
+            self._reply(self._request)
+        self._go_on()
+
+    def _hold(self) -> None:
+        """Leave further requests where they are."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        """Look at what has come, and read on if nothing is in the way."""
+        try:
+            self._advance()
+        except h11.RemoteProtocolError as error:
+            self._refuse(error)
+        free = not self._full and self._pacing is None
+        if free and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _handle(self, request: h11.Request) -> Answer:
         path = request.target.decode(errors="replace").partition("?")[0]

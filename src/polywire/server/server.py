@@ -185,7 +185,12 @@ class Server:
                 spoken = self._spoken.get(key)
                 if spoken is None:
                     raise ConfigError([Problem(f'nothing speaks {key} yet; set it to "off"', f"listen.{key}")])
-                paths.add(wanted[key].path, self._endpoint_maker(key, spoken), spoken.subprotocol, stream=spoken.wrap is not None)
+                paths.add(
+                    wanted[key].path,
+                    self._endpoint_maker(key, spoken),
+                    spoken.subprotocol,
+                    stream=spoken.wrap is not None,
+                )
             tls = self._tls if scheme == "wss" else None
             try:
                 server = await self._loop.create_server(
@@ -208,7 +213,7 @@ class Server:
         self.gate.most_connections = connections_left()
         if self.gate.most_connections < self.gate.max_connections:
             words = "there are file descriptors for %d connections only, not for the %d of limits.connections"
-            log.warning(words, self.gate.most_connections, self.gate.max_connections)
+            log.info(words, self.gate.most_connections, self.gate.max_connections)
 
     def _websocket_maker(self, paths: Paths) -> Callable[[], WebSocketProtocol]:
         return lambda: WebSocketProtocol(self.gate, paths)

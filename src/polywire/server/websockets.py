@@ -187,16 +187,16 @@ class WebSocketProtocol(WSProtocol):  # type: ignore[misc]  # its stub leaves th
         super().__init__(
             None,  # host and port: a client's
             None,  # path: a client's
-            False,  # noqa: FBT003 - is it a client? it takes no keywords
+            False,
             self._upgrade,
             quiet,
-            True,  # noqa: FBT003 - disconnect on exceptions
+            True,
             gate.handshake_time,
-            False,  # noqa: FBT003 - pings of its own
+            False,
             20,  # when these would be sent
             20,  # how long their answers may take
             WSAutoPingStrategy.PING_WHEN_IDLE,
-            False,  # noqa: FBT003 - pongs of its own: they would know no bounds
+            False,
             limits.message_size + SPARE,
             None,  # extra headers: a client's
             READ_BUFFER,
@@ -243,7 +243,7 @@ class WebSocketProtocol(WSProtocol):  # type: ignore[misc]  # its stub leaves th
         self._ended = True
         closing = transport.close_handshake
         listener: WebSocketListener | None = self.listener
-        if listener is None or closing is None or closing.sent is None:
+        if listener is None or closing.sent is None:
             return
         if closing.recv is None:
             listener.endpoint.broke(FAULTS.get(closing.sent.code, "websocket"))
