@@ -24,6 +24,7 @@ def talk(one: Friend, other: Friend) -> None:
     assert one.hear() == b"here"
 
 
+@pytest.mark.rule("MQTT-188")
 @pytest.mark.parametrize("key", FRIENDS)
 def test_connections_beyond_the_descriptors_are_refused_and_the_others_go_on(hub: HubProcess, key: str) -> None:
     with contextlib.ExitStack() as stack:

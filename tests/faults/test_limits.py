@@ -14,6 +14,8 @@ from tests.hub_process import HubProcess, running_hub
 
 SIZE = 100_000
 EVERYBODY = pytest.mark.parametrize("key", FRIENDS)
+WITH_LOGIN = pytest.mark.parametrize("key", [key for key in FRIENDS if key != "fmqp"])
+BY_WEBSOCKET = pytest.mark.parametrize("key", ["umq", "mqtt_ws", "sabc_ws"])
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +98,8 @@ def test_a_message_over_the_size_gets_the_protocol_s_own_answer(
         assert last_words(client) == []  # MQTT has no words
 
 
-@EVERYBODY
+@WITH_LOGIN
 def test_before_the_login_less_is_taken(hub: HubProcess, key: str, stack: contextlib.ExitStack) -> None:
-    if key == "fmqp":
-        pytest.skip("FMQP has no login")
     made = line(hub, key)
     stack.callback(made.socket.close)
     large = "x" * 3000
@@ -118,10 +118,8 @@ def test_before_the_login_less_is_taken(hub: HubProcess, key: str, stack: contex
     assert expected[key.removesuffix("_ws")] in answer
 
 
-@EVERYBODY
+@BY_WEBSOCKET
 def test_a_giant_before_the_login_is_never_held(hub: HubProcess, key: str, stack: contextlib.ExitStack) -> None:
-    if not key.endswith("_ws") and key != "umq":
-        pytest.skip("a WebSocket's frame")
     made = line(hub, key)
     stack.callback(made.socket.close)
     with contextlib.suppress(ConnectionError):  # hung up on before all of it is out
@@ -132,6 +130,7 @@ def test_a_giant_before_the_login_is_never_held(hub: HubProcess, key: str, stack
         assert caught.value.args[0][:2] == (1009).to_bytes(2, "big")
 
 
+@pytest.mark.rule("MICROMSG-176", "MQTT-188")
 @EVERYBODY
 def test_a_subscription_too_many_is_refused(hub: HubProcess, key: str, stack: contextlib.ExitStack) -> None:
     client = guest(hub, key, stack)
@@ -210,10 +209,8 @@ def test_a_header_over_the_size_is_refused(hub: HubProcess, key: str, stack: con
 
 
 @pytest.mark.rule("MICROMSG-176", "MQTT-188", "MQTT-076", "UMQ-137", "SABC-101")
-@EVERYBODY
+@WITH_LOGIN
 def test_a_silent_handshake_is_ended(hub: HubProcess, key: str, stack: contextlib.ExitStack) -> None:
-    if key == "fmqp":
-        pytest.skip("FMQP has no handshake")
     made = line(hub, key)
     stack.callback(made.socket.close)
     answer = b""
@@ -223,7 +220,7 @@ def test_a_silent_handshake_is_ended(hub: HubProcess, key: str, stack: contextli
     assert (b"error-code::408" in answer) == key.startswith("sabc")
 
 
-@pytest.mark.parametrize("key", ["umq", "mqtt_ws", "sabc_ws"])
+@BY_WEBSOCKET
 @pytest.mark.parametrize(
     ("octets", "code"),
     [

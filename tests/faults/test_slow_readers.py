@@ -85,6 +85,7 @@ def count(hub: HubProcess, kind: str, protocol: str, reason: str) -> float:
         return 0.0
 
 
+@pytest.mark.rule("MICROMSG-176")
 @EACH
 def test_drop_leaves_messages_out_for_the_slow_reader_only(dropping: HubProcess, key: str) -> None:
     with contextlib.ExitStack() as stack:
