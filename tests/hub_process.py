@@ -3,6 +3,7 @@
 import contextlib
 import json
 import queue
+import resource
 import signal
 import subprocess
 import sys
@@ -77,8 +78,13 @@ def _collect(stream: IO[str], hub: HubProcess) -> None:
 
 
 @contextlib.contextmanager
-def running_hub(*sets: str, config: Path | None = None, arguments: tuple[str, ...] = ()) -> Iterator[HubProcess]:
-    """A hub that is ready. Without ``config`` it listens everywhere, on loopback; ``sets`` go on top."""
+def running_hub(
+    *sets: str, config: Path | None = None, arguments: tuple[str, ...] = (), descriptors: int | None = None
+) -> Iterator[HubProcess]:
+    """A hub that is ready. Without ``config`` it listens everywhere, on loopback; ``sets`` go on top.
+
+    ``descriptors`` is how many file descriptors it may have, where that is fewer than this process may.
+    """
     command = [sys.executable, "-m", "polywire", "serve", *arguments]
     if config is not None:
         command += ["--config", str(config)]
@@ -86,8 +92,17 @@ def running_hub(*sets: str, config: Path | None = None, arguments: tuple[str, ..
         sets = (*(f"listen.{key}={address}" for key, address in LISTEN.items()), *sets)
     for each in ("journal.enabled=false", *sets):
         command += ["--set", each]
+
+    def limit() -> None:
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
     with subprocess.Popen(  # noqa: S603 - our own module
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=limit if descriptors is not None else None,  # noqa: PLW1509 - it takes no lock
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -139,6 +139,17 @@ def test_block_pauses_the_publisher_until_there_is_room() -> None:
     assert link.writes[-1] == b"0123456789keptkept"
 
 
+def test_block_takes_the_rest_of_what_a_publisher_has_sent_already() -> None:
+    loop = Loop()
+    publisher = FakeLink(loop)
+    link = stalled(loop, policy=BLOCK)
+    loop.flusher.source = publisher
+    for _ in range(10):
+        assert link.outbox.offer(b"x" * 10)
+    assert publisher.paused == 1
+    assert link.outbox.dropped == 0
+
+
 def test_block_has_a_last_limit() -> None:
     loop = Loop()
     link = stalled(loop, policy=BLOCK)

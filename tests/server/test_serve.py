@@ -265,14 +265,14 @@ def test_mqtt_over_a_websocket_is_binary_and_chooses_its_subprotocol(hub: HubPro
             web.recv(timeout=20)
     assert caught.value.rcvd is not None
     assert caught.value.rcvd.code == 1003
-    assert hub.metric('polywire_faults_total{protocol="mqtt",reason="text-message"}') == 1
+    assert hub.metric('polywire_faults_total{protocol="mqtt",reason="websocket-kind"}') == 1
 
 
 @pytest.mark.parametrize(
     ("message", "code", "reason"),
     [
-        ("x" * 70_000, 1009, "message-size"),
-        ([b"\xff\xfe"], 1007, "not-utf-8"),
+        ("x" * 300_000, 1009, "websocket-size"),
+        ([b"\xff\xfe"], 1007, "websocket-text"),
     ],
 )
 def test_a_websocket_message_that_can_not_be_taken_is_answered_with_its_code(

@@ -264,6 +264,10 @@ class Outbox:
         if not self._slow and self._size < 2 * self._cap:
             self._let_source_wait()
             return True
+        if self._policy == BLOCK and self._flusher.source is not None:
+            # The rest of what its publisher has sent already: nothing more is read after it, so it is little.
+            self._let_source_wait()
+            return True
         if self._policy == DISCONNECT and not self._closed:
             self._closed = True
             self._link.overflow()

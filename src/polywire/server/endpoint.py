@@ -19,6 +19,9 @@ from polywire.server.gate import Gate
 HIGH_WATER = 256 * 1024
 """How many octets a transport may hold before the outbox keeps the rest."""
 
+CLOSE_TIME = 2.0
+"""Seconds a peer has to take its last octets once its connection is being closed."""
+
 EXPIRED = "login-expired"
 HANDSHAKE_TIME = "handshake-time"
 IDLE_TIME = "idle-time"
@@ -73,7 +76,9 @@ class Endpoint:
         self._resumed = 0
         self._handshake: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
+        self._hanging_up: asyncio.TimerHandle | None = None
         self._closing = False
+        self.is_established = False
         self.active = 0.0
         self.outbox = Outbox(self, gate.hub.flusher, cap=gate.outbox_cap, policy=gate.topic_policy)
         self.client: Client | None = None
@@ -88,11 +93,6 @@ class Endpoint:
     def unread_until(self) -> int:
         """When what the peer sends was last left unread, by the hub's clock."""
         return self._gate.hub.clock() if self._pauses > 0 else self._resumed
-
-    @property
-    def octets_only(self) -> bool:
-        """Whether the protocol is a stream of octets, in which a text has no place."""
-        return self._wrap is not None
 
     def opened(self, transport: asyncio.Transport, last: bytes = b"") -> None:
         """The peer is there: make its session. ``last`` is what the transport wants written before it closes."""
@@ -121,16 +121,7 @@ class Endpoint:
         session = self._session
         if session is None or self._closing:
             return
-        flusher = self._gate.hub.flusher
-        flusher.source = self
-        try:
-            session.received(data)
-        except Exception:
-            log.exception("%s: a session failed, its connection is closed", self.client)
-            self._count(INTERNAL_ERROR)
-            self.abort()
-        finally:
-            flusher.source = None
+        self._guarded(session.received, data)
 
     def closed(self) -> None:
         """The connection has ended, whoever ended it."""
@@ -140,10 +131,12 @@ class Endpoint:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
+        if self._hanging_up is not None:
+            self._hanging_up.cancel()
         self._gate.leave(self)
         session, self._session = self._session, None
         if session is not None:
-            session.lost()
+            self._guarded(session.lost)
 
     def drain(self) -> None:
         """Let the session refuse new work."""
@@ -186,7 +179,7 @@ class Endpoint:
             self.resume_reading()
             if self._closing:
                 return
-            done(who)
+            self._guarded(done, who)
             if isinstance(who, Identity) and who.expires is not None and not self._closing:
                 left = who.expires - self._gate.hub.clock() / 1e9
                 self._expiry = self._gate.loop.call_later(max(0.0, left), self._expired)
@@ -197,6 +190,7 @@ class Endpoint:
 
     def established(self) -> None:
         """The handshake is over."""
+        self.is_established = True
         self._cancel_handshake()
 
     def send(self, chunks: list[bytes | memoryview]) -> None:
@@ -227,11 +221,11 @@ class Endpoint:
 
     def overflow(self) -> None:
         """A reader too slow for its policy is disconnected."""
-        self._count("slow-reader-disconnected")
+        self.broke("slow-reader-disconnected")
         self.abort()
 
     def close(self, last: bytes | None = None) -> None:
-        """Write what is left, then what the transport wants last, and hang up."""
+        """Write what is left, then what the transport wants last, and hang up; at once on a peer that reads nothing."""
         if self._closing:
             return
         self.outbox.flush()
@@ -240,12 +234,7 @@ class Endpoint:
         if transport is not None and not transport.is_closing():
             transport.write(self._last if last is None else last)
             transport.close()
-
-    def refuse(self, fault: str, last: bytes) -> None:
-        """Close because of what the transport got; ``last`` says so."""
-        if not self._closing:
-            self._count(fault)
-            self.close(last)
+            self._hanging_up = self._gate.loop.call_later(CLOSE_TIME, transport.abort)
 
     def abort(self) -> None:
         """Hang up at once."""
@@ -259,21 +248,35 @@ class Endpoint:
 
     def _timed_out(self, limit: str) -> None:
         if self._session is not None and not self._closing:
-            self._count(limit)
-            self._session.timed_out()
+            self.broke(limit)
+            self._guarded(self._session.timed_out)
 
     def _expired(self) -> None:
         """What proved who the peer is has run out."""
         self._expiry = None
         if self._session is not None and not self._closing:
-            self._count(EXPIRED)
+            self.broke(EXPIRED)
             self._session.goodbye(expired=True)
+
+    def _guarded(self, act: Callable[..., None], *arguments: object) -> None:
+        """Let the session act for this peer; whatever it fails with ends this connection, and no other."""
+        flusher = self._gate.hub.flusher
+        flusher.source = self
+        try:
+            act(*arguments)
+        except Exception:
+            log.exception("%s: a session failed, its connection is closed", self.client)
+            self.broke(INTERNAL_ERROR)
+            self.abort()
+        finally:
+            flusher.source = None
 
     def _cancel_handshake(self) -> None:
         if self._handshake is not None:
             self._handshake.cancel()
             self._handshake = None
 
-    def _count(self, fault: str) -> None:
+    def broke(self, fault: str) -> None:
+        """Count what the peer did wrong."""
         if self.client is not None:
             self.client.counters.fault(fault)

@@ -19,6 +19,7 @@ from polywire.security.authenticator import Authenticator, LoginError, Throttled
 from polywire.security.credentials import Credentials
 from polywire.server.admission import Admission
 from polywire.server.config import Config
+from polywire.server.seldom import Seldom
 
 if TYPE_CHECKING:
     from polywire.server.endpoint import Endpoint
@@ -28,6 +29,9 @@ LOGIN_THREADS = 2
 
 LOGINS_WAITING = 1000
 """Logins that may wait for a thread; further ones are turned away."""
+
+NAME_SHOWN = 64
+"""How much of a name somebody claims to have goes to the log."""
 
 log = logging.getLogger("polywire.server")
 
@@ -41,11 +45,15 @@ class Gate:
         self.connections: set[Endpoint] = set()
         self.emptied = asyncio.Event()
         self.refused = 0
+        self.handshaking = 0
+        self.most_connections = 1 << 30
         self.open = True
         self.rules = AccessRules()
         self._threads = ThreadPoolExecutor(LOGIN_THREADS, "polywire-login")
         self._waiting = 0
         self._listener_users: dict[str, str] = {}
+        self._full = Seldom(log, loop.time)
+        self._failed = Seldom(log, loop.time)
         self.apply(Config(), Admission(None, AccessRules(), {}))
 
     def apply(self, config: Config, admission: Admission) -> None:
@@ -81,11 +89,17 @@ class Gate:
 
     def enter(self, endpoint: "Endpoint") -> bool:
         """Let a connection in, unless there are too many or the hub is going down."""
-        if not self.open or len(self.connections) >= self.max_connections:
-            self.refused += 1
+        if not self._has_room():
             return False
         self.connections.add(endpoint)
         self.emptied.clear()
+        return True
+
+    def knock(self) -> bool:
+        """Let a WebSocket begin its opening handshake; ``handshaking`` counts those that have not ended it."""
+        if not self._has_room():
+            return False
+        self.handshaking += 1
         return True
 
     def leave(self, endpoint: "Endpoint") -> None:
@@ -112,11 +126,13 @@ class Gate:
             login.user, login.password, login.token, certificate, self._listener_users.get(listener, "")
         )
         address = client.address.rpartition(":")[0] or client.address
+        if not authenticator.needs_thread(credentials):
+            # Who claims to be nobody guesses no password, and need not wait for those who do.
+            done(self._outcome(admission, authenticator, credentials, address, client))
+            return
         wait = authenticator.retry_after(address, self.loop.time())
         if wait > 0:
             done(Refusal("too many failed logins from this address", wait))
-        elif not authenticator.needs_thread(credentials):
-            done(self._outcome(admission, authenticator, credentials, address, client))
         elif self._waiting >= LOGINS_WAITING:
             done(Refusal("too many logins at once", 1.0))
         else:
@@ -135,6 +151,16 @@ class Gate:
             return ipaddress.ip_address(str(host).partition("%")[0]).is_loopback
         except ValueError:
             return False
+
+    def _has_room(self) -> bool:
+        allowed = min(self.max_connections, self.most_connections)
+        taken = len(self.connections) + self.handshaking
+        if self.open and taken < allowed:
+            return True
+        self.refused += 1
+        if self.open:
+            self._full.warn("a connection is refused: there are %d, and no more are allowed", taken)
+        return False
 
     def _back(self, ended: "Future[Identity | Refusal]", done: Callable[[Identity | Refusal], None]) -> None:
         """A thread is done: go on in the loop."""
@@ -159,7 +185,8 @@ class Gate:
         except Throttled as error:
             return Refusal("too many failed logins from this address", error.retry_after)
         except LoginError as error:
-            log.warning("login of %r from %s failed: %s", error.user, client.address, error.cause)
+            user = error.user[:NAME_SHOWN]
+            self._failed.warn("login of %r from %s failed: %s", user, client.address, error.cause)
             return Refusal("login failed")
 
     def _regrant(self, client: Client) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from polywire.errors import PolywireError
 from polywire.memory import tune_allocator
 from polywire.server.config import Loaded
+from polywire.server.descriptors import raise_limit
 from polywire.server.server import Server
 
 log = logging.getLogger("polywire.server")
@@ -26,6 +27,7 @@ def serve(loaded: Loaded, *, insecure: bool = False) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("picows").setLevel(logging.WARNING)  # it tells of every connection that ends
     tune_allocator()
+    raise_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(loaded, insecure=insecure))
 

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from picows import ws_create_server
-
 from polywire.hub.hub import Hub
 from polywire.protocols import PROTOCOLS
 from polywire.protocols.fmqp.info import BrokerInfo
@@ -22,14 +20,15 @@ from polywire.protocols.mqttrpc.session import RpcBridge
 from polywire.server.address import Address
 from polywire.server.admission import Admission, make_admission
 from polywire.server.config import ConfigError, Loaded, Problem
+from polywire.server.descriptors import connections_left
 from polywire.server.endpoint import Endpoint
 from polywire.server.gate import Gate
-from polywire.server.http import Answer, HttpProtocol
+from polywire.server.http import Answer, HttpConnections, HttpProtocol
 from polywire.server.metrics import CONTENT_TYPE, Metrics
 from polywire.server.speaking import Spoken, spoken_by
 from polywire.server.streams import StreamProtocol
 from polywire.server.tls import load_certificates, make_context
-from polywire.server.websockets import MakeEndpoint, Paths
+from polywire.server.websockets import MakeEndpoint, Paths, WebSocketProtocol
 
 BACKLOG = 4096
 SETTLE_STEP = 0.02
@@ -73,6 +72,7 @@ class Server:
             self._close_listeners()
             raise
         self.addresses = {key: self.addresses[key] for key in wanted}
+        self._heed_descriptors()
         BrokerInfo(self.hub).start()
         self._metrics.start()
         self._watch_idle()
@@ -146,7 +146,8 @@ class Server:
     async def _listen(self, key: str, address: Address) -> None:
         if key == "http":
             handlers = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics_page}
-            await self._open(key, address, lambda: HttpProtocol(handlers))
+            connections: HttpConnections = {}
+            await self._open(key, address, lambda: HttpProtocol(handlers, connections))
             return
         spoken = self._spoken.get(key)
         if spoken is None:
@@ -179,24 +180,26 @@ class Server:
         for key, address in wanted.items():
             ports.setdefault((address.scheme, address.host, address.port), []).append(key)
         for (scheme, host, port), keys in ports.items():
-            paths = Paths(lambda: self.gate.limits.message_size)
+            paths = Paths(self.gate)
             for key in keys:
                 spoken = self._spoken.get(key)
                 if spoken is None:
                     raise ConfigError([Problem(f'nothing speaks {key} yet; set it to "off"', f"listen.{key}")])
-                paths.add(wanted[key].path, self._endpoint_maker(key, spoken), spoken.subprotocol)
+                paths.add(
+                    wanted[key].path,
+                    self._endpoint_maker(key, spoken),
+                    spoken.subprotocol,
+                    stream=spoken.wrap is not None,
+                )
             tls = self._tls if scheme == "wss" else None
             try:
-                server = await ws_create_server(
-                    paths.upgrade,
+                server = await self._loop.create_server(
+                    self._websocket_maker(paths),
                     host,
                     port,
                     ssl=tls,
                     ssl_handshake_timeout=self.gate.handshake_time if tls is not None else None,
                     backlog=BACKLOG,
-                    max_frame_size=self.gate.limits.message_size,
-                    websocket_handshake_timeout=self.gate.handshake_time,
-                    logger_name="websocket",
                 )
             except OSError as error:
                 raise self._not_listening(keys[0], wanted[keys[0]], error) from error
@@ -204,6 +207,16 @@ class Server:
             bound = server.sockets[0].getsockname()[1]
             for key in keys:
                 self.addresses[key] = wanted[key].bound(bound)
+
+    def _heed_descriptors(self) -> None:
+        """Have no more connections than there are file descriptors for."""
+        self.gate.most_connections = connections_left()
+        if self.gate.most_connections < self.gate.max_connections:
+            words = "there are file descriptors for %d connections only, not for the %d of limits.connections"
+            log.info(words, self.gate.most_connections, self.gate.max_connections)
+
+    def _websocket_maker(self, paths: Paths) -> Callable[[], WebSocketProtocol]:
+        return lambda: WebSocketProtocol(self.gate, paths)
 
     def _endpoint_maker(self, key: str, spoken: Spoken) -> MakeEndpoint:
         return lambda: self._endpoint(key, spoken)

@@ -1,14 +1,17 @@
 """Connections that are WebSockets: one port, several paths.
 
-``picows`` does the opening handshake, reads frames and answers pings. Messages are put together here, within the limit,
-and what is written goes straight to the transport below: sessions frame their own messages, and for protocols that are
-byte streams (MQTT) everything of one turn becomes one binary message.
+``picows`` does the opening handshake and reads frames. Messages are put together here, within the limits, and what is
+written goes straight to the transport below: sessions frame their own messages, and for protocols that are byte streams
+(MQTT) everything of one turn becomes one binary message.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import cast
 
 from picows import (
+    WSAutoPingStrategy,
     WSCloseCode,
     WSFrame,
     WSListener,
@@ -18,19 +21,35 @@ from picows import (
     WSUpgradeResponse,
     WSUpgradeResponseWithListener,
 )
+from picows.picows import WSProtocol  # type: ignore[attr-defined]  # its stub leaves it out
 
 from polywire.protocols.websocket import BINARY, close, header
-from polywire.server.endpoint import Endpoint
+from polywire.server.endpoint import HIGH_WATER, Endpoint
+from polywire.server.gate import Gate
 
-MakeEndpoint = Callable[[], Endpoint]
+READ_BUFFER = 4096
+"""Octets a connection's buffer begins with; it doubles whenever a read fills it."""
+
+SPARE = 64 * 1024
+"""Octets more than a message may have that are still read, so that the session can refuse it in its own words."""
+
+UPGRADE = 16 * 1024
+"""The largest opening handshake that ``picows`` reads."""
 
 FAULTS = {
-    WSCloseCode.PROTOCOL_ERROR: "websocket-frame",
-    WSCloseCode.MESSAGE_TOO_BIG: "message-size",
-    WSCloseCode.INVALID_TEXT: "not-utf-8",
-    WSCloseCode.UNSUPPORTED_DATA: "text-message",
+    WSCloseCode.PROTOCOL_ERROR: "websocket-protocol",
+    WSCloseCode.UNSUPPORTED_DATA: "websocket-kind",
+    WSCloseCode.INVALID_TEXT: "websocket-text",
+    WSCloseCode.MESSAGE_TOO_BIG: "websocket-size",
 }
-"""What is counted, by the code a WebSocket is closed with."""
+NOT_ON_THE_WIRE = {WSCloseCode.NO_INFO, WSCloseCode.ABNORMAL_CLOSURE}
+"""Codes that say how a connection ended, and may not be sent."""
+
+# It has a line for each connection and each error of a peer; the hub counts them instead.
+quiet = logging.getLogger("picows.websocket")
+quiet.setLevel(logging.CRITICAL)
+
+MakeEndpoint = Callable[[], Endpoint]
 
 
 def as_one_message(chunks: list[bytes | memoryview]) -> list[bytes | memoryview]:
@@ -39,84 +58,104 @@ def as_one_message(chunks: list[bytes | memoryview]) -> list[bytes | memoryview]
 
 
 class WebSocketListener(WSListener):
-    """The event loop's side of an endpoint on a WebSocket."""
+    """The event loop's side of an endpoint on a WebSocket. On a ``stream`` it does not matter how messages are cut."""
 
-    def __init__(self, endpoint: Endpoint, limit: int) -> None:
-        self._endpoint = endpoint
+    def __init__(self, endpoint: Endpoint, limit: int, *, stream: bool) -> None:
+        self.endpoint = endpoint
         self._limit = limit
+        self._stream = stream
         self._parts = bytearray()
         self._kind: WSMsgType | None = None
+        self._over = False
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         """The opening handshake is done."""
-        self._endpoint.opened(transport.underlying_transport, close(WSCloseCode.OK.value))
+        self.endpoint.opened(transport.underlying_transport, close(WSCloseCode.OK.value))
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:  # noqa: ARG002 - the endpoint knows its transport
         """The end."""
-        self._endpoint.closed()
+        self.endpoint.closed()
 
     def pause_writing(self) -> None:
         """The transport's buffer is full."""
-        self._endpoint.outbox.stall()
+        self.endpoint.outbox.stall()
 
     def resume_writing(self) -> None:
         """It has room again."""
-        self._endpoint.outbox.drain()
+        self.endpoint.outbox.drain()
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         """One frame: a message, a part of one, or a control frame."""
         kind = frame.msg_type
-        if kind == WSMsgType.CLOSE:
-            transport.send_close(frame.get_close_code(), frame.get_close_message())
-            transport.disconnect()
+        if self._over:
             return
-        if kind not in (WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION):
-            return
-        if frame.rsv1 or (kind == WSMsgType.CONTINUATION) != (self._kind is not None):
-            self._refuse(WSCloseCode.PROTOCOL_ERROR, b"a frame out of place")
-            return
-        if len(self._parts) + frame.payload_size > self._limit:
-            self._refuse(WSCloseCode.MESSAGE_TOO_BIG, b"the message is too big")
-            return
-        if self._kind is None and frame.fin:
-            self._message(kind, frame.get_payload_as_bytes())
-            return
-        if self._kind is None:
-            self._kind = kind
-        self._parts += frame.get_payload_as_memoryview()
-        if frame.fin:
-            whole, self._parts = bytes(self._parts), bytearray()
-            kind, self._kind = self._kind, None
-            self._message(kind, whole)
+        if frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self.refuse(transport, WSCloseCode.PROTOCOL_ERROR, b"a reserved bit is set")
+        elif kind == WSMsgType.CLOSE:
+            self._over = True
+            code = frame.get_close_code()
+            transport.send_close(WSCloseCode.OK if code in NOT_ON_THE_WIRE else code)
+            self.endpoint.close(b"")
+        elif kind == WSMsgType.PING:
+            # Who pings and does not read is not answered: the answers would pile up.
+            if transport.underlying_transport.get_write_buffer_size() < HIGH_WATER:
+                transport.send_pong(frame.get_payload_as_bytes())
+        elif kind != WSMsgType.PONG:
+            self._data(transport, frame)
 
-    def _message(self, kind: WSMsgType, payload: bytes) -> None:
+    def refuse(self, transport: WSTransport, code: WSCloseCode, words: bytes) -> None:
+        """Say what is wrong, and hang up."""
+        self._over = True
+        self._parts.clear()
+        self.endpoint.outbox.flush()
+        transport.send_close(code, words)
+
+    def _data(self, transport: WSTransport, frame: WSFrame) -> None:
+        kind = frame.msg_type
+        if (kind == WSMsgType.CONTINUATION) != (self._kind is not None):
+            self.refuse(transport, WSCloseCode.PROTOCOL_ERROR, b"a frame out of place")
+        elif self._stream:
+            if kind == WSMsgType.TEXT:
+                # MQTT-167: octets only.
+                self.refuse(transport, WSCloseCode.UNSUPPORTED_DATA, b"only binary messages are spoken here")
+                return
+            self._kind = None if frame.fin else WSMsgType.BINARY
+            self.endpoint.deliver(frame.get_payload_as_bytes())
+        elif len(self._parts) + frame.payload_size > self._limit:
+            self.refuse(transport, WSCloseCode.MESSAGE_TOO_BIG, b"the message is too big")
+        elif self._kind is None and frame.fin:
+            self._message(transport, kind, frame.get_payload_as_bytes())
+        else:
+            if self._kind is None:
+                self._kind = kind
+            self._parts += frame.get_payload_as_memoryview()
+            if frame.fin:
+                whole, self._parts = bytes(self._parts), bytearray()
+                kind, self._kind = self._kind, None
+                self._message(transport, kind, whole)
+
+    def _message(self, transport: WSTransport, kind: WSMsgType, payload: bytes) -> None:
         if kind == WSMsgType.BINARY:
-            self._endpoint.deliver(payload)
-            return
-        if self._endpoint.octets_only:
-            self._refuse(WSCloseCode.UNSUPPORTED_DATA, b"only binary messages are understood here")
+            self.endpoint.deliver(payload)
             return
         try:
             text = payload.decode()
         except UnicodeDecodeError:
-            self._refuse(WSCloseCode.INVALID_TEXT, b"a text message that is not UTF-8")
+            self.refuse(transport, WSCloseCode.INVALID_TEXT, b"a text message that is not UTF-8")
             return
-        self._endpoint.deliver(text)
-
-    def _refuse(self, code: WSCloseCode, words: bytes) -> None:
-        self._endpoint.refuse(FAULTS[code], close(code.value, words))
+        self.endpoint.deliver(text)
 
 
 class Paths:
     """The WebSocket protocols on one port, by path."""
 
-    def __init__(self, limit: Callable[[], int]) -> None:
-        self._limit = limit
-        self._paths: dict[str, tuple[MakeEndpoint, str]] = {}
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._paths: dict[str, tuple[MakeEndpoint, str, bool]] = {}
 
-    def add(self, path: str, make_endpoint: MakeEndpoint, subprotocol: str) -> None:
-        """Speak a protocol at a path."""
-        self._paths[path] = (make_endpoint, subprotocol)
+    def add(self, path: str, make_endpoint: MakeEndpoint, subprotocol: str, *, stream: bool) -> None:
+        """Speak a protocol at a path; ``stream`` if it is a stream of octets."""
+        self._paths[path] = (make_endpoint, subprotocol, stream)
 
     def upgrade(self, request: WSUpgradeRequest) -> WSListener | WSUpgradeResponseWithListener:
         """The listener for a request; a path nobody speaks at is 404."""
@@ -125,10 +164,96 @@ class Paths:
         if found is None:
             words = f"nothing is spoken at {path}; there is {', '.join(self._paths)}\n".encode()
             return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(404, words), None)
-        make_endpoint, subprotocol = found
-        listener = WebSocketListener(make_endpoint(), self._limit())
+        make_endpoint, subprotocol, stream = found
+        listener = WebSocketListener(make_endpoint(), self._gate.limits.message_size + SPARE, stream=stream)
         offered = cast("Mapping[str, str]", request.headers).get("Sec-WebSocket-Protocol", "")
         if subprotocol in [each.strip() for each in offered.split(",")]:
             headers = {"Sec-WebSocket-Protocol": subprotocol}
             return WSUpgradeResponseWithListener(WSUpgradeResponse.create_101_response(headers), listener)
         return listener
+
+
+class WebSocketProtocol(WSProtocol):  # type: ignore[misc]  # its stub leaves the base class out
+    """``picows``' connection, let in before its opening handshake and ended as soon as an error has been told."""
+
+    def __init__(self, gate: Gate, paths: Paths) -> None:
+        self._gate = gate
+        self._paths = paths
+        self._handshaking = False
+        self._ended = False
+        limits = gate.limits
+        # Octets that may come before the login, -1 once it is done; ``picows`` itself knows one size of frame only.
+        self._before_login = UPGRADE + min(limits.message_size_before_auth, limits.message_size) + SPARE
+        super().__init__(
+            None,  # host and port: a client's
+            None,  # path: a client's
+            False,
+            self._upgrade,
+            quiet,
+            True,
+            gate.handshake_time,
+            False,
+            20,  # when these would be sent
+            20,  # how long their answers may take
+            WSAutoPingStrategy.PING_WHEN_IDLE,
+            False,
+            limits.message_size + SPARE,
+            None,  # extra headers: a client's
+            READ_BUFFER,
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer that wants to talk WebSocket, perhaps."""
+        self._handshaking = self._gate.knock()
+        if self._handshaking:
+            super().connection_made(transport)
+        else:
+            self._ended = True
+            cast("asyncio.Transport", transport).abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        self._handshake_done()
+        if self.transport is not None:  # it was let in
+            super().connection_lost(exc)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Octets have come."""
+        if self._ended:
+            return
+        super().buffer_updated(nbytes)
+        transport: WSTransport = self.transport
+        if self._before_login >= 0:
+            self._look_at_login(transport, nbytes)
+        if transport.is_close_frame_sent:
+            self._end(transport)
+
+    def _look_at_login(self, transport: WSTransport, nbytes: int) -> None:
+        """Before the login no more octets are taken than a login has."""
+        listener: WebSocketListener | None = self.listener
+        if listener is not None and listener.endpoint.is_established:
+            self._before_login = -1
+            return
+        self._before_login -= nbytes
+        if self._before_login < 0 and listener is not None and not transport.is_close_frame_sent:
+            listener.refuse(transport, WSCloseCode.MESSAGE_TOO_BIG, b"too much before the login")
+
+    def _end(self, transport: WSTransport) -> None:
+        """A closing frame was sent: count why, and read nothing more."""
+        self._ended = True
+        closing = transport.close_handshake
+        listener: WebSocketListener | None = self.listener
+        if listener is None or closing.sent is None:
+            return
+        if closing.recv is None:
+            listener.endpoint.broke(FAULTS.get(closing.sent.code, "websocket"))
+        listener.endpoint.close(b"")
+
+    def _upgrade(self, request: WSUpgradeRequest) -> WSListener | WSUpgradeResponseWithListener:
+        self._handshake_done()
+        return self._paths.upgrade(request)
+
+    def _handshake_done(self) -> None:
+        if self._handshaking:
+            self._handshaking = False
+            self._gate.handshaking -= 1

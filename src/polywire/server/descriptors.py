@@ -1,0 +1,27 @@
+"""File descriptors: how many connections the operating system lets the hub have.
+
+The hub turns connections away before descriptors run out, so that those it has, its files and its HTTP pages go on.
+"""
+
+import resource
+from pathlib import Path
+
+KEPT = 48
+"""Descriptors that connections leave to everything else: HTTP, files that are read again, TLS handshakes."""
+
+
+def raise_limit() -> None:
+    """Allow this process as many as it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def connections_left() -> int:
+    """How many connections there can be besides what is open now; at least one."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return 1 << 30
+    descriptors = Path("/dev/fd")
+    used = sum(1 for _ in descriptors.iterdir()) if descriptors.is_dir() else KEPT
+    return max(1, limit - used - KEPT)
