@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ import argon2
 import pytest
 
 from polywire.protocols import mqtt
-from tests.faults.friends import FRIENDS, HungUpError, friend, line, masked
+from tests.faults.friends import FRIENDS, TEXT, HungUpError, UmqFriend, WebSocketLine, friend, line, masked
 from tests.hub_process import HubProcess, running_hub
+from tests.server.certificates import Authority
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +98,21 @@ def test_who_claims_no_name_does_not_wait_for_failed_logins_and_few_are_logged(h
     for key in FRIENDS:
         friend(hub, key).close()
     assert 1 <= sum("login of 'anna'" in each for each in hub.errors) <= 2
+
+
+def test_a_silent_tls_handshake_is_ended_and_others_talk(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    sets = (f"tls.certificate={authority.issue('hub')}", "limits.handshake_time=1")
+    listeners = ("listen.umq=wss://127.0.0.1:0/umq", "listen.mqtt_ws=off", "listen.sabc_ws=off")
+    with running_hub(*sets, *listeners) as hub, contextlib.ExitStack() as stack:
+        where = ("127.0.0.1", hub.port("umq"))
+        silent = stack.enter_context(socket.create_connection(where, 20))
+        trust = ssl.create_default_context(cafile=str(authority.root))
+        secret = trust.wrap_socket(socket.create_connection(where, 20), server_hostname="localhost")
+        stack.enter_context(secret)
+        client = UmqFriend(WebSocketLine(secret, "/umq", TEXT))
+        client.subscribe("a")
+        assert silent.recv(1) == b""
+        client.publish("a", b"x")
+        assert client.hear() == b"x"
+        assert not any("Traceback" in each for each in hub.errors)
