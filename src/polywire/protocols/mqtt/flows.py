@@ -64,50 +64,53 @@ RECEIVER: Final[dict[tuple[bool, int], bool]] = {
 
 @final
 class PacketIds:
-    """The ids one side has in use (MQTT-018). ``most`` bounds how many those may be at once."""
+    """The ids one side has in use (MQTT-018). ``most`` bounds how many those may be at once.
+
+    ``used`` has each with the type of packet it waits for, or 0.
+    """
 
     def __init__(self, *, most: int = MAX_PACKET_ID) -> None:
         if not 1 <= most <= MAX_PACKET_ID:
             raise ValueError(f"most is {most}, and must be 1 to {MAX_PACKET_ID}")
         self._most: Final = most
-        self._used: set[int] = set()
+        self.used: Final[dict[int, int]] = {}
         self._last = 0
 
     def __len__(self) -> int:
-        return len(self._used)
+        return len(self.used)
 
     def __contains__(self, number: int) -> bool:
-        return number in self._used
+        return number in self.used
 
-    def take(self) -> int:
+    def take(self, waits_for: int = 0) -> int:
         """An id not in use, which now is. They go round, so one that was just freed comes last."""
-        if len(self._used) >= self._most:
-            reason = f"{len(self._used)} packets wait for their acknowledgement, and no more than {self._most} may"
+        if len(self.used) >= self._most:
+            reason = f"{len(self.used)} packets wait for their acknowledgement, and no more than {self._most} may"
             raise LocalProtocolError(reason, rule="MQTT-182")
         number = self._last
         while True:
             number = number % MAX_PACKET_ID + 1
-            if number not in self._used:
+            if number not in self.used:
                 break
-        self._used.add(number)
+        self.used[number] = waits_for
         self._last = number
         return number
 
-    def claim(self, number: int) -> None:
+    def claim(self, number: int, waits_for: int = 0) -> None:
         """Have an id in use that an earlier life of the session had, whatever ``most`` says."""
-        if not 1 <= number <= MAX_PACKET_ID or number in self._used:
+        if not 1 <= number <= MAX_PACKET_ID or number in self.used:
             raise LocalProtocolError(
                 f"packet id {number} is in use, or not one of 1 to {MAX_PACKET_ID}", rule="MQTT-018"
             )
-        self._used.add(number)
+        self.used[number] = waits_for
 
     def full(self) -> bool:
         """Whether as many are in use as may be."""
-        return len(self._used) >= self._most
+        return len(self.used) >= self._most
 
     def free(self, number: int) -> None:
         """Let an id be used again."""
-        self._used.discard(number)
+        self.used.pop(number, None)
 
 
 @final
@@ -121,7 +124,7 @@ class Sender:
 
     def __init__(self, *, max_in_flight: int = MAX_PACKET_ID, unfinished: Iterable[Publish | Pubrel] = ()) -> None:
         self._ids: Final = PacketIds(most=max_in_flight)
-        self._waiting: Final[dict[int, int]] = {}  # by id, the type of packet it waits for
+        self._waiting: Final[dict[int, int]] = self._ids.used  # an id taken out of it is free
         # Dictionaries keep the order in which things were put in, which is the order to send them in again.
         self._published: Final[dict[int, Publish]] = {}  # MQTT-149: the key is the id, the frame may lack it
         self._released: Final[dict[int, Pubrel]] = {}  # MQTT-152: by PUBREC
@@ -150,8 +153,7 @@ class Sender:
 
     def begin(self, frame: Publish) -> int:
         """As ``publish``, for a frame with QoS 1 or 2 that can be written but for its packet id, which this gives."""
-        number = self._ids.take()
-        self._waiting[number] = PUBACK if frame.qos == 1 else PUBREC
+        number = self._ids.take(PUBACK if frame.qos == 1 else PUBREC)
         self._published[number] = frame
         self.octets += footprint(frame)
         return number
@@ -168,16 +170,14 @@ class Sender:
     def subscribe(self, filters: tuple[tuple[str, int], ...]) -> Subscribe:
         """The SUBSCRIBE to send."""
         encode(Subscribe(MAX_PACKET_ID, filters))  # raises before an id is taken
-        number = self._ids.take()
-        self._waiting[number] = SUBACK
+        number = self._ids.take(SUBACK)
         self._asked[number] = len(filters)
         return Subscribe(number, filters)
 
     def unsubscribe(self, filters: tuple[str, ...]) -> Unsubscribe:
         """The UNSUBSCRIBE to send."""
         encode(Unsubscribe(MAX_PACKET_ID, filters))  # as above
-        number = self._ids.take()
-        self._waiting[number] = UNSUBACK
+        number = self._ids.take(UNSUBACK)
         return Unsubscribe(number, filters)
 
     def acknowledged(self, frame: Acknowledgement, *, position: int = 0) -> Pubrel | None:
@@ -192,7 +192,6 @@ class Sender:
             # The one that comes most often, without the table.
             del self._waiting[number]
             self.octets -= footprint(self._published.pop(number))
-            self._ids.free(number)
             return None
         if waiting is None:
             return Pubrel(number) if isinstance(frame, Pubrec) else None
@@ -227,15 +226,13 @@ class Sender:
 
     def _restore(self, frame: Publish | Pubrel) -> None:
         if isinstance(frame, Pubrel):
-            self._ids.claim(frame.packet_id)
-            self._waiting[frame.packet_id] = PUBCOMP
+            self._ids.claim(frame.packet_id, PUBCOMP)
             self._released[frame.packet_id] = frame
             return
         number = frame.packet_id
         if number is None:
             raise LocalProtocolError("a PUBLISH with QoS 0 is never unfinished", rule="MQTT-141")
-        self._ids.claim(number)
-        self._waiting[number] = PUBACK if frame.qos == 1 else PUBREC
+        self._ids.claim(number, PUBACK if frame.qos == 1 else PUBREC)
         self._published[number] = frame
         self.octets += footprint(frame)
 
@@ -249,7 +246,6 @@ class Sender:
         self._unpublish(number)
         self._released.pop(number, None)
         self._asked.pop(number, None)
-        self._ids.free(number)
 
 
 def footprint(frame: Publish) -> i64:
