@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.conformance.rules import Rule, read_rules
+from tests.conformance.rules import DUE, LEVELS, Rule, read_rules
 
 PROPERTY = "rule"
 
@@ -51,28 +51,28 @@ class ConformanceReport:
     def proven(self, rule: Rule) -> bool:
         return self.passed[rule.number] > 0 and self.failed[rule.number] == 0
 
-    def missing(self, level: str) -> list[Rule]:
-        return [rule for rule in self.rules.values() if rule.level == level and not self.proven(rule)]
+    def missing(self, *levels: str) -> list[Rule]:
+        return [rule for rule in self.rules.values() if rule.level in levels and not self.proven(rule)]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.missing("codec") and session.exitstatus == pytest.ExitCode.OK:
+        if self.missing(*DUE) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         write = terminalreporter.write_line
         terminalreporter.section("conformance")
-        write(f"{'protocol':<10} {'rules':>6} {'codec':>6} {'proven':>7} {'missing':>8} {'hub':>5} {'proven':>7}")
+        write(f"{'protocol':<10} {'rules':>6}" + "".join(f" {level:>8} {'proven':>7}" for level in LEVELS))
         for protocol in dict.fromkeys(rule.protocol for rule in self.rules.values()):
             mine = [rule for rule in self.rules.values() if rule.protocol == protocol]
-            codec = [rule for rule in mine if rule.level == "codec"]
-            hub = [rule for rule in mine if rule.level == "hub"]
-            done = sum(map(self.proven, codec))
-            write(
-                f"{protocol:<10} {len(mine):>6} {len(codec):>6} {done:>7} {len(codec) - done:>8}"
-                f" {len(hub):>5} {sum(map(self.proven, hub)):>7}"
-            )
-        for rule in self.missing("codec"):
+            columns = ""
+            for level in LEVELS:
+                rules = [rule for rule in mine if rule.level == level]
+                columns += f" {len(rules):>8} {sum(map(self.proven, rules)):>7}"
+            write(f"{protocol:<10} {len(mine):>6}{columns}")
+        for rule in self.missing(*DUE):
             write(f"missing: {rule.number} {rule.text}")
-        waiting = len(self.missing("hub"))
-        if waiting:
-            write(f"{waiting} rules need the running hub; they are counted apart until it exists")
+        for level in LEVELS:
+            waiting = self.missing(level) if level not in DUE else []
+            if waiting:
+                names = ", ".join(rule.number for rule in waiting)
+                write(f"waiting for the {level}, and counted apart until it exists: {names}")

@@ -6,12 +6,14 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs" / "protocols"
 ROW = re.compile(r"^\|\s*(?P<number>[A-Z][A-Z0-9]*-\d{2,3})\s*\|\s*(?P<level>\w+)\s*\|(?P<text>.*)\|\s*$")
-LEVELS = ("codec", "hub")
+LEVELS = ("codec", "hub", "client", "journal")
+DUE = ("codec", "hub")
+"""The levels whose rules must all be proven; those of the others wait for the part of the product they are about."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One numbered rule: ``level`` is ``codec``, or ``hub`` where only the running hub can show it."""
+    """One numbered rule. ``level`` says what can show it: the codec alone, the hub, a client, the journal."""
 
     number: str
     protocol: str

@@ -285,3 +285,11 @@ def test_a_websocket_message_that_can_not_be_taken_is_answered_with_its_code(
         assert caught.value.rcvd is not None
         assert caught.value.rcvd.code == code
         assert hub.metric(f'polywire_faults_total{{protocol="sabc",reason="{reason}"}}') == 1
+
+
+def test_what_is_asked_for_and_not_there_yet_is_told_at_the_start() -> None:
+    with running_hub(
+        *ONLY_FMQP, "slow_reader.replies=drop", "fabric.kind=nats", "fabric.url=nats://127.0.0.1:1"
+    ) as hub:
+        hub.wait_for_log("there is no cluster yet")
+        hub.wait_for_log("slow_reader.replies")

@@ -11,11 +11,11 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from polywire.errors import PolywireError
 from polywire.memory import tune_allocator
-from polywire.server.config import Loaded
+from polywire.server.config import Config, Loaded
 from polywire.server.descriptors import raise_limit
 from polywire.server.server import Server
 
@@ -59,8 +59,8 @@ async def _serve(loaded: Loaded, *, insecure: bool) -> int:
             at_once.set()
         stopping.set()
 
-    if loaded.config.journal.enabled:
-        log.warning("there is no journal yet: what is acknowledged does not outlive this process")
+    for words in _not_yet(loaded.config):
+        log.warning(words)
     await server.start()
     server.hub.on_signal = signalled
     for each in (signal.SIGTERM, signal.SIGINT):
@@ -86,6 +86,17 @@ async def _serve(loaded: Loaded, *, insecure: bool) -> int:
     await server.close()
     log.info("stopped at once")
     return 0
+
+
+def _not_yet(config: Config) -> Iterator[str]:
+    """What the configuration asks for and this version does not do."""
+    if config.journal.enabled:
+        yield "there is no journal yet: what is acknowledged does not outlive this process"
+    if config.fabric.kind != "local":
+        yield "there is no cluster yet: this hub runs by itself"
+    for key in ("queues", "replies"):
+        if getattr(config.slow_reader, key) != "block":
+            yield f'slow_reader.{key} is kept to as "block" yet, whatever it says'
 
 
 def _reload(server: Server) -> None:

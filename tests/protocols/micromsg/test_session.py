@@ -1,5 +1,7 @@
 """Messages on the hub's side: topics, queues, acks, windows, types, JSON, errors."""
 
+from collections.abc import Callable
+
 import pytest
 
 from polywire.hub.access import AccessRule, AccessRules
@@ -265,6 +267,17 @@ class TestQueues:
 
 
 class TestAcks:
+    @pytest.mark.rule("MICROMSG-129")
+    def test_a_message_is_acknowledged_once_it_is_safe(self, site: Site) -> None:
+        waiting: list[Callable[[], None]] = []
+        site.hub.when_safe = waiting.append
+        talker = Talker(site, "batch-ack")
+        talker.send("jobs", b"1").send("jobs", b"2")
+        assert talker.frames() == []
+        for safe in waiting:
+            safe()
+        assert talker.frames()[-1] == Extension(1, b"\x00\x02")
+
     def test_without_a_journal_a_message_is_acknowledged_at_once_and_many_together(self, site: Site) -> None:
         talker = Talker(site, "batch-ack:max-count=10")
         talker.tell(*[Frame(number, "topic/a", b"") for number in (1, 2, 3)])

@@ -1,0 +1,150 @@
+"""The documents' own examples, said to a running hub over sockets and answered by it, octet for octet.
+
+Where an example leaves the payload to the application, the hub's own methods and headers stand in its place.
+"""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from websockets.sync.client import connect
+
+from polywire.protocols.mqtt import Connect, Publish, Subscribe, encode
+from tests.hub_process import HubProcess, running_hub
+from tests.wires import Plain, connected
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[HubProcess]:
+    with running_hub() as process:
+        yield process
+
+
+def test_umq_call_topic_unsubscribe_callback_and_attachment(hub: HubProcess) -> None:
+    with connect(hub.addresses["umq"], open_timeout=20) as client, connect(hub.addresses["umq"]) as other:
+        for peer in (client, other):
+            peer.send("H1:")
+            assert str(peer.recv(20)).startswith("W1:")
+        client.send('C41:["subscribe","ABC","9A8Z"]')
+        assert client.recv(20) == "R41:null"
+        for number in (1, 2):
+            client.send(f'C{number}:["publish","ABC"," update{number}"]')
+            assert {client.recv(20), client.recv(20)} == {f"T9A8Z: update{number}", f"R{number}:null"}
+        client.send("U9A8Z:")
+        assert client.recv(20) == "D9A8Z:"
+        other.send('C13:["serve","work","4454"]')
+        assert other.recv(20) == "R13:null"
+        client.send('C5AX12:["call","work","take","here is a work"]')
+        request = str(other.recv(20))
+        assert re.fullmatch(r'B[0-9A-Z]+:4454:\["take","here is a work"\]', request)
+        number_of_call = request[1 : request.index(":")]
+        other.send(f"A1:R{number_of_call}:Sending image/png")
+        other.send(b"\x89PNG")
+        assert [client.recv(20), client.recv(20)] == ["A1:R5AX12:Sending image/png", b"\x89PNG"]
+        client.send("S:key=value")
+        client.send("X:key")
+        client.send("C112:Brew coffee")
+        assert str(client.recv(20)).startswith("E112:11 ")
+        client.send("Q1:")
+        assert str(client.recv(20)).startswith("F0:4 ")
+
+
+def test_micromsg_handshake_of_the_hulk_and_acks(hub: HubProcess) -> None:
+    offer = b"\x01\x00\x00\x04hulk\x00\x0bjson;dotnet\x00\x00"
+    with connected(hub.addresses["micromsg"]) as wire:
+        client = Plain(wire)
+        client.send(offer)
+        head = client.expect(4)
+        assert head[:3] == b"\x01\x00\x00"
+        client.expect(head[3])
+        lists = [client.expect(int.from_bytes(client.expect(2), "big")) for _ in range(2)]
+        assert b"batch-ack" in lists[1]
+        client.send(b"\x01\x00\x00\x04hulk\x00\x0bjson;dotnet\x00\x09batch-ack")
+        for number in (1, 2, 3, 4):
+            client.send(b"\x00" + number.to_bytes(2, "big") + b"\x13topic/domain-events\x00\x00\x02{}")
+        acked = b""
+        while acked[-2:] != b"\x00\x04":
+            assert client.expect(3) == b"\x02\x03\x02"  # an EXTENSION frame for the third extension, two octets
+            acked = client.expect(2)
+        type_name = b"OneTrueError.Contracts.Reports,OneTrueError.Client"
+        client.send(b"\x02\x02" + bytes([len(type_name)]) + type_name)
+        client.send(b"\x01\x04ping")
+        assert client.expect(6) == b"\x01\x04pong"
+
+
+def test_fmqp_equivalent_topics_and_an_invalid_one(hub: HubProcess) -> None:
+    topics = [
+        b"home/living-space/living-room1/temperature",
+        b"home/living-space/living-room1/*",
+        b"home/living-space/*/temperature",
+        b"home/*/living-room1/temperature",
+        b"*/living-space/living-room1/temperature",
+        b"*/*/*/*",
+    ]
+    packet = b"\x00\x2a\x00\x00\x00\x04" + topics[0] + b"21.5"
+    for topic in topics:
+        with connected(hub.addresses["fmqp"]) as wire:
+            client = Plain(wire)
+            client.send(b"\x80" + bytes([len(topic)]) + bytes(4) + topic)
+            client.send(b"\x00\x03\x00\x00\x00\x01///x")  # discarded, and the connection lives on
+            client.send(b"\x00\x2c\x00\x00\x00\x04/" + topics[0] + b"/21.5")
+            assert client.expect(len(packet)) == packet
+
+
+def test_sabc_connect_send_only_and_a_message_in_three_frames(hub: HubProcess) -> None:
+    with connected(hub.addresses["sabc"]) as wire:
+        client = Plain(wire)
+        client.send(b"CONNECT\r\nclient-id::23450-678-aedc\r\n\r\n\0")
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n"):
+            answer += client.expect(1)
+        found = re.match(rb"CONNECTED\r\n(session-id::[^\r]+)\r\n", answer)
+        assert found
+        session = found[1]
+        rest = b"\0" if client.socket.recv(1, 0x2) == b"\0" else b""  # a NUL behind it is allowed, MSG_PEEK looks
+        client.expect(len(rest))
+        client.send(b"MESSAGE\r\n" + session + b"\r\nmsg-id::000001\r\nop::subscribe\r\ndestination::docs\r\n\r\n\0")
+        ok = until(client, b"\0")
+        assert ok.startswith(b"MESSAGE\r\n" + session + b"\r\n")
+        assert b"ref-msg-id::000001\r\n" in ok
+        assert ok.endswith(b"\r\n\r\nOK\r\n\r\n\0")
+        first = b"MESSAGE\r\n" + session + b"\r\nmsg-id::123456\r\n"
+        client.send(first + b"send-only::yes\r\ndestination::docs\r\nmsg-more::yes\r\n\r\n")
+        client.send(b"This is first part of the message. Second\r\npart ")
+        client.send(first + b"msg-more::yes\r\n\r\nis on the way. See I can have \0 within the\r\n")
+        client.send(b"message but shouldn't precede with two CR-LFs.\r\nFinally the third")
+        client.send(first + b"\r\npart marks the end of the\r\nmessage\r\n\r\n\0")
+        pushed = until(client, b"\r\n\r\n\0")
+        assert pushed.endswith(
+            b"\r\n\r\nThis is first part of the message. Second\r\npart is on the way. See I can have \0 within the\r\n"
+            b"message but shouldn't precede with two CR-LFs.\r\nFinally the thirdpart marks the end of the\r\n"
+            b"message\r\n\r\n\0"
+        )
+        client.send(b"DISCONNECT\r\n" + session + b"\r\n\r\n")
+        assert client.rest().startswith(b"DISCONNECTING\r\n" + session + b"\r\n\r\n")
+
+
+def test_mqtt_rpc_say_hello_to_my_cool_service(hub: HubProcess) -> None:
+    # Request: correlation_id 7, body {type_url "SayHello", value "\x0a\x05world"}; Response: 7, body {value "…"}.
+    request = b"\x08\x07\x12\x13\x0a\x08SayHello\x12\x07\x0a\x05world\x18\x01"
+    response = b"\x08\x07\x12\x0e\x12\x0c\x0a\x0ahi, world!\x20\x01"
+    with connected(hub.addresses["mqtt"]) as one, connected(hub.addresses["mqtt"]) as two:
+        caller, service = Plain(one), Plain(two)
+        for number, peer in enumerate((caller, service)):
+            peer.send(encode(Connect(f"rpc-{number}")))
+            assert peer.expect(4) == b"\x20\x02\x00\x00"
+            peer.send(encode(Subscribe(1, (("/my-cool-service", 0),))))
+            assert peer.expect(5) == b"\x90\x03\x00\x01\x00"
+        asked, answered = (encode(Publish("/my-cool-service", payload)) for payload in (request, response))
+        caller.send(asked)
+        assert service.expect(len(asked)) == asked
+        service.send(answered)
+        assert caller.expect(len(asked) + len(answered)) == asked + answered
+
+
+def until(client: Plain, end: bytes) -> bytes:
+    """What comes up to these octets."""
+    data = b""
+    while not data.endswith(end):
+        data += client.expect(1)
+    return data
