@@ -15,10 +15,10 @@ from datetime import datetime
 from typing import ClassVar, Protocol, Self, TypeVar
 
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from polywire.protocols.frame import Frame
+from tests.wires import open_web
 
 SECONDS = 20.0
 TYPE_NAME = "dotnet-type"
@@ -110,15 +110,7 @@ class WebSocketWire:
         offered = [Subprotocol(subprotocol)] if subprotocol else None
         self._open = contextlib.ExitStack()
         self._socket = self._open.enter_context(
-            connect(
-                address,
-                subprotocols=offered,
-                ssl=trust,
-                server_hostname="localhost" if trust is not None else None,
-                max_size=None,
-                open_timeout=SECONDS,
-                close_timeout=SECONDS,
-            )
+            open_web(address, trust, subprotocols=offered, max_size=None, close_timeout=SECONDS)
         )
 
     @property

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Iterator
 
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 from websockets.typing import Subprotocol
 
 from polywire.protocols import fmqp, micromsg, mqtt
@@ -14,7 +14,7 @@ from polywire.protocols.micromsg import extensions
 from polywire.protocols.mqtt import Connack, Suback
 from tests.hub_process import HubProcess
 from tests.protocols.sabc.wire import wire
-from tests.wires import SECONDS, Plain, connected
+from tests.wires import SECONDS, Plain, connected, open_web
 
 Heard = list[bytes | str]
 """Octets in one piece, or messages and the code of the close."""
@@ -78,14 +78,7 @@ def line_to(hub: HubProcess, listener: str, trust: ssl.SSLContext | None = None)
     address = hub.addresses[listener]
     if listener in SUBPROTOCOLS:
         subprotocols = [Subprotocol(SUBPROTOCOLS[listener])]
-        with connect(
-            address,
-            subprotocols=subprotocols,
-            ssl=trust,
-            server_hostname=None if trust is None else "localhost",
-            open_timeout=SECONDS,
-            close_timeout=1,
-        ) as web:
+        with open_web(address, trust, subprotocols=subprotocols, close_timeout=1) as web:
             assert web.subprotocol == SUBPROTOCOLS[listener]
             yield Line(web)
     else:
