@@ -8,16 +8,18 @@ from collections.abc import Callable
 from typing import Final, cast, final
 
 from polywire.hub.access import Grants
-from polywire.hub.channels import MAX_LEVELS, REST, is_literal
+from polywire.hub.channels import MAX_LEVELS, REST, is_literal, to_stars
 from polywire.hub.client import Client
 from polywire.hub.counters import Counters
 from polywire.hub.demand import Demand
 from polywire.hub.message import Message
 from polywire.hub.outbox import JOIN_BELOW, Flusher, Later, Outbox
 from polywire.hub.queues import MAX_MESSAGES, MAX_OCTETS, Consumer, Queue
+from polywire.hub.recorder import Recorder
 from polywire.hub.retained import Retained
 from polywire.hub.routes import Route, RouteTable, RouteView, Subscription
 from polywire.hub.services import Services
+from polywire.journal.kinds import WILL_FLAG
 from polywire.protocols.frame import Run
 
 MAX_VIEWS: Final = 4096
@@ -29,6 +31,12 @@ QUEUE_FULL: Final = "queue-full"
 RETAINED_FULL: Final = "retained-full"
 TOO_DEEP: Final = "too-deep"
 DRAINING: Final = "draining"
+UNAVAILABLE: Final = "journal-unavailable"
+
+UNWRITABLE: Final = "the journal can't be written at the moment; try again later"
+
+WhenSafe = Callable[[Callable[[], None], Callable[[], None]], None]
+"""Calls the first function once everything accepted so far is safe, or the second where it can't be."""
 
 NONE_REFUSED: Final[list[Outbox]] = []
 
@@ -56,7 +64,9 @@ class Hub:
         self.on_presence: list[Callable[[int], None]] = []
         self.on_signal: Callable[[str], None] | None = None
         self.on_service_topic: Callable[[Message, Client], None] | None = None
-        self.when_safe: Callable[[Callable[[], None]], None] | None = None  # the journal's
+        self.recorder: Recorder | None = None  # the journal's, as the next two
+        self.when_safe: WhenSafe | None = None
+        self.strict = False  # while the journal can't be written, nothing is taken, acknowledged or not
         self.shared: Final[dict[str, object]] = {}  # what the sessions of one protocol share, by the protocol's name
         self._views: Final[dict[tuple[int, Grants], RouteView]] = {}
         self._last_number = 0
@@ -77,6 +87,8 @@ class Hub:
         self.clients[client.number] = client
         client.counters.connections += 1
         client.counters.connected += 1
+        if self.recorder is not None:
+            self.recorder.connected(client)
         self._presence()
 
     def leave(self, client: Client) -> None:
@@ -90,6 +102,8 @@ class Hub:
         self.send_wills(client)
         if client.joined:
             client.joined = False
+            if self.recorder is not None:
+                self.recorder.disconnected(client)
             del self.clients[client.number]
             client.counters.connected -= 1
             self._presence()
@@ -99,42 +113,64 @@ class Hub:
         wills = list(client.wills.values())
         client.wills.clear()
         for will in wills:
-            self.publish(will, client)
+            self.publish(will, client, acknowledged=False, flags=WILL_FLAG)
 
-    def publish(self, message: Message, client: Client) -> str | None:
-        """Pass a client's message on: to the subscribers, the queue, the retained ones. Why not, where it can't be."""
+    def publish(self, message: Message, client: Client, *, acknowledged: bool = True, flags: int = 0) -> str | None:
+        """Pass a client's message on: to the subscribers, the queue, the retained ones. Why not, where it can't be.
+
+        ``acknowledged``: the client will be told that it is safe. ``flags`` are the journal's.
+        """
         channel = message.channel
         refused: str | None = None
+        recorder = self.recorder
         if not client.grants.may_publish(channel):
             refused = FORBIDDEN
         elif channel == "$" or channel.startswith("$/"):
             refused = SERVICE_CHANNEL
         elif is_too_deep(channel):
             refused = TOO_DEEP
+        elif recorder is not None and recorder.failed and (acknowledged or self.strict):
+            refused = UNAVAILABLE
         elif channel.startswith(QUEUE_PREFIX) and is_literal(channel):
-            if self.queue(channel[len(QUEUE_PREFIX) :]).put(message) is None:
+            queue = self.queue(channel[len(QUEUE_PREFIX) :])
+            if not queue.has_room(message):
                 refused = QUEUE_FULL
+            else:
+                if recorder is not None:
+                    message.offset = recorder.enqueued(message, client)
+                queue.enter(message)
         else:
+            subscriptions = self._subscriptions(channel)
+            if recorder is not None:
+                message.offset = recorder.published(message, client, flags, heard=len(subscriptions) > 0)
             if message.retain and not self.retained.keep(message):
                 refused = RETAINED_FULL
-            self.route(message)
+            for subscription in subscriptions:
+                subscription.deliver(message)
             if self.on_service_topic is not None and is_service_topic(channel):
                 self.on_service_topic(message, client)
         if refused is None:
             client.counters.messages_in += 1
         else:
             client.counters.drop(refused)
+            if recorder is not None:
+                recorder.discarded(client, channel, refused, "", message.body, len(message.body))
         return refused
 
     def route(self, message: Message) -> None:
         """Deliver a message to the subscribers of its channel, or of all channels its pattern meets."""
-        channel = message.channel
-        if is_literal(channel):
-            for subscription in self.table.route(channel).subscriptions:
-                subscription.deliver(message)
-        else:
-            for subscription in self.table.meeting(channel):
-                subscription.deliver(message)
+        for subscription in self._subscriptions(message.channel):
+            subscription.deliver(message)
+
+    def fault(self, client: Client, rule: str, reason: str = "", raw: bytes = b"", size: int = -1) -> None:
+        """Count what a client did wrong, and record what it sent, of which ``raw`` may be the first part only."""
+        client.counters.fault(rule)
+        if self.recorder is not None:
+            self.recorder.discarded(client, "", rule, reason, raw, len(raw) if size < 0 else size)
+
+    def refusing(self) -> bool:
+        """Whether nothing can be taken at the moment, because the journal can't be written."""
+        return self.strict and self.recorder is not None and self.recorder.failed
 
     def forward(self, run: Run, client: Client) -> list[Outbox]:
         """Write a run of plain publications to all who take them as they are. Returns those who were too slow."""
@@ -174,6 +210,8 @@ class Hub:
 
     def subscribe(self, client: Client, key: object, subscription: Subscription) -> list[Message]:
         """Add a subscription under the session's own ``key``. Returns the retained messages it is to get first."""
+        if self.recorder is not None:
+            self.recorder.subscribed(client, to_stars(subscription.pattern))
         old = client.subscriptions.get(key)
         client.subscriptions[key] = subscription
         self.table.add(subscription)
@@ -193,6 +231,8 @@ class Hub:
         subscription = client.subscriptions.pop(key, None)
         if subscription is None:
             return False
+        if self.recorder is not None:
+            self.recorder.unsubscribed(client, to_stars(subscription.pattern))
         self._drop(client, subscription)
         return True
 
@@ -201,6 +241,8 @@ class Hub:
         queue = self.queues.get(name)
         if queue is None:
             queue = Queue(name, max_messages=self.queue_messages, max_octets=self.queue_octets)
+            if self.recorder is not None:
+                queue.on_ack = self.recorder.dequeued
             self.queues[name] = queue
         return queue
 
@@ -210,12 +252,18 @@ class Hub:
         if queue.idle():
             self.queues.pop(queue.name, None)
 
-    def safe(self, done: Callable[[], None]) -> None:
-        """Call ``done`` once everything accepted so far is safe. Without a journal that is at once."""
+    def safe(self, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        """Call ``done`` once everything accepted so far is safe, without a journal at once; ``failed`` if it can't be.
+
+        It calls those of one session in the order in which they came.
+        """
         if self.when_safe is None:
             done()
         else:
-            self.when_safe(done)
+            self.when_safe(done, failed)
+
+    def _subscriptions(self, channel: str) -> list[Subscription]:
+        return self.table.route(channel).subscriptions if is_literal(channel) else self.table.meeting(channel)
 
     def _drop(self, client: Client, subscription: Subscription) -> None:
         self.table.discard(subscription)

@@ -77,3 +77,5 @@ CLEAN_FLAG: Final = 128
 """A session begins anew, or ends for good."""
 QUEUED_FLAG: Final = 256
 """A delivery or acknowledgement that belongs to a queue."""
+PATTERN_FLAG: Final = 512
+"""The message was published to a pattern: ``*`` in its channel stands for any one level."""

@@ -8,7 +8,7 @@ goes on. A body over the limit is skipped as it streams in and never held.
 from collections.abc import Callable
 from typing import ClassVar, Final, final
 
-from librt.strings import BytesWriter, read_i32_be, write_i32_be
+from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i64_le
 from mypy_extensions import i32, i64, mypyc_attr
 
 from polywire.protocols.assembler import Assembler
@@ -252,6 +252,18 @@ def publications_in(data: bytes, start: i64, end: i64) -> list[Publication]:
             known = topic_length
         found.append(Publication(topic, data[body:pos], 0))
     return found
+
+
+def locate(data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
+    """Where the topics and bodies of a run stand, counted from ``base``: where each begins and, 32 bits up, ends."""
+    pos: i64 = start
+    while pos < end:
+        name: i64 = pos + HEADER
+        body: i64 = name + i64(data[pos + 1])
+        pos = body + (i64(read_i32_be(data, pos + 2)) & MAX_LENGTH)
+        middle: i64 = base + body
+        write_i64_le(places, (base + name) | (middle << 32))
+        write_i64_le(places, middle | ((base + pos) << 32))
 
 
 def encode(frame: Frame) -> bytes:

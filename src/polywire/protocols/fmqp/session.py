@@ -27,6 +27,7 @@ from polywire.protocols.fmqp.frames import (
     Unsubscription,
     encode_count,
     forwarded,
+    locate,
     publications_in,
 )
 from polywire.protocols.fmqp.frames import Subscription as Subscribe
@@ -123,6 +124,7 @@ class FmqpSession:
         self._watchers: Final[dict[str, FmqpWatcher]] = {}
         self._consumers: Final[dict[str, FmqpConsumer]] = {}
         self._draining = False
+        self._now: i64 = 0
         client.outbox.on_room = self._room
         peer.login(Login(), self._identified)
 
@@ -141,6 +143,7 @@ class FmqpSession:
         client.counters.octets_in += len(data)
         if not self._accepting():
             return
+        self._now = self._hub.clock()
         view = self._hub.view(client)
         items = self._decoder.feed_runs(data, view.current(), view.resolve)
         version = self._hub.table.version
@@ -184,20 +187,29 @@ class FmqpSession:
 
     def _run(self, run: Run, *, same: bool) -> None:
         client = self._client
-        if not same:
+        if not same or self._hub.refusing():
             for frame in publications_in(run.data, run.start, run.end):
                 self._publish(frame)
             return
+        offset: i64 = -1
+        recorder = self._hub.recorder
+        if recorder is not None:
+            base = recorder.run(run, client, self._now, len(cast("Route", run.route)) == 0)
+            if base >= 0:
+                locate(run.data, run.start, run.end, base, recorder.columns.places)
+                offset = recorder.located(run.count)
         refused = self._hub.forward(run, client)
         cooked = cast("Route", run.route).cooked(client.protocol)
         if not cooked and not refused:
             return
-        now = self._hub.clock()
         for frame in publications_in(run.data, run.start, run.end):
             for outbox in refused:
                 outbox.count_dropped(frame.topic, 1)
             if cooked:
-                message = Message(frame.topic, frame.body, time=now, origin=client.number)
+                message = Message(frame.topic, frame.body, time=self._now, origin=client.number)
+                if offset >= 0:
+                    message.offset = offset
+                    offset += 1
                 for subscription in cooked:
                     subscription.deliver(message)
         if refused:
@@ -211,19 +223,19 @@ class FmqpSession:
         elif isinstance(frame, Unsubscription):
             self._unsubscribe(frame)
         elif isinstance(frame, Discarded):
-            self._client.counters.fault(frame.rule)
+            self._hub.fault(self._client, frame.rule, frame.reason, frame.raw, frame.size)
 
     def _publish(self, frame: Publication) -> None:
         client = self._client
         topic = frame.topic
         if frame.feedback:
-            client.counters.fault("FMQP-31")
+            self._hub.fault(client, "FMQP-31", "a publication with the feedback flag", frame.body)
             return
         if is_service(topic):
             self._signal(topic)
             return
         channel = from_stars(topic, rest=False)
-        message = Message(channel, frame.body, retain=frame.cache, time=self._hub.clock(), origin=client.number)
+        message = Message(channel, frame.body, retain=frame.cache, time=self._now, origin=client.number)
         if frame.last_will:
             if not client.grants.may_publish(channel):
                 client.counters.drop(FORBIDDEN)
@@ -238,11 +250,13 @@ class FmqpSession:
             # FMQP-09: never forwarded; with the cache flag it clears the cache.
             if frame.cache and client.grants.may_publish(channel):
                 self._hub.retained.keep(message)
+                if self._hub.recorder is not None:
+                    self._hub.recorder.cleared(to_stars(channel), client)
             return
         if frame.flags & ~(CACHE | LAST_WILL):
             # FMQP-53: subscribers get the publisher's flags, those without a meaning too.
             message.encoded[client.protocol * 16] = forwarded(topic, frame.body, frame.flags & ~LAST_WILL) or b""
-        self._hub.publish(message, client)
+        self._hub.publish(message, client, acknowledged=False)
 
     def _signal(self, topic: str) -> None:
         client = self._client
