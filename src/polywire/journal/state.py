@@ -21,7 +21,8 @@ NO_ROWS: Final[Any] = PLAIN_SCHEMA.empty_table()
 
 def fold(rows: Any) -> Any:
     """Of a table with at least the columns ``KEYS``, in order of offsets, the rows that still mean something."""
-    kept = [_retained(rows), _queued(rows), *_sessions(rows)]
+    keys = rows.select(KEYS)
+    kept = [_retained(keys), _queued(keys), *_sessions(keys)]
     offsets = pa.concat_arrays([pa.array(each, pa.int64()) for each in kept])
     return rows.filter(pc.is_in(rows["offset"], value_set=offsets))
 
