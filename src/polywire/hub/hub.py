@@ -43,10 +43,19 @@ NONE_REFUSED: Final[list[Outbox]] = []
 
 @final
 class Hub:
-    """One hub. ``soon`` runs a function when the turn of the loop ends, ``later`` after some seconds."""
+    """One hub. ``soon`` runs a function when the turn of the loop ends, ``later`` after some seconds.
+
+    Connections and calls are numbered from ``first_number`` on.
+    """
 
     def __init__(
-        self, soon: Callable[[Callable[[], None]], object], later: Later, clock: Callable[[], int], protocols: list[str]
+        self,
+        soon: Callable[[Callable[[], None]], object],
+        later: Later,
+        clock: Callable[[], int],
+        protocols: list[str],
+        *,
+        first_number: int = 0,
     ) -> None:
         self.clock: Final = clock
         self.later: Final = later
@@ -69,7 +78,8 @@ class Hub:
         self.strict = False  # while the journal can't be written, nothing is taken, acknowledged or not
         self.shared: Final[dict[str, object]] = {}  # what the sessions of one protocol share, by the protocol's name
         self._views: Final[dict[tuple[int, Grants], RouteView]] = {}
-        self._last_number = 0
+        self._last_number = first_number
+        self.services.last_number = first_number
 
     def client(self, protocol: int, outbox: Outbox, address: str = "", *, local: bool = True) -> Client:
         """A new client, not yet part of the hub: it joins when its protocol's handshake is done."""

@@ -23,8 +23,9 @@ Group = tuple[list[Columns], Callable[[], None]]
 
 @final
 class Committer:
-    """Writes to ``journal``. ``tell`` runs a function in the thread that submits; ``on_failure`` and ``on_recovery``
-    are run there when writing begins to fail and when it works again.
+    """Writes to ``journal``. ``tell`` runs a function in the thread that submits.
+
+    ``on_failure`` and ``on_recovery`` are run there when writing begins to fail and when it works again.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Committer:
                 if not self._failing:
                     self._failing = True
                     words = "the journal in %s can't be written: %s; nothing is acknowledged until it can"
-                    log.error(words, self._journal.path, error)
+                    log.error(words, self._journal.path, error)  # noqa: TRY400 - the words say it all
                     self._tell(self._on_failure)
                 if self._stopping.wait(self._retry_seconds):
                     return False

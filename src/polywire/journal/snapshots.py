@@ -52,9 +52,7 @@ def state_of(folder: Path, *, to_offset: int | None = None) -> State:
     if end <= base.offset:
         return base
     batches = list(
-        journal.scan(
-            columns=list(KEYS), from_offset=base.offset, to_offset=end, state_only=True, on_corrupt="skip"
-        )
+        journal.scan(columns=list(KEYS), from_offset=base.offset, to_offset=end, state_only=True, on_corrupt="skip")
     )
     schema = pa.schema([PLAIN_SCHEMA.field(name) for name in KEYS])
     rows = pa.Table.from_batches(batches, schema)

@@ -122,6 +122,8 @@ class Endpoint:
         if session is None or self._closing:
             return
         self._guarded(session.received, data)
+        if self._gate.journaling is not None:
+            self._gate.journaling.hold_if_full(self)
 
     def closed(self) -> None:
         """The connection has ended, whoever ended it."""
@@ -280,3 +282,4 @@ class Endpoint:
         """Count what the peer did wrong."""
         if self.client is not None:
             self.client.counters.fault(fault)
+            self.client.reason = fault

@@ -23,6 +23,7 @@ from polywire.server.seldom import Seldom
 
 if TYPE_CHECKING:
     from polywire.server.endpoint import Endpoint
+    from polywire.server.journaling import Journaling
 
 LOGIN_THREADS = 2
 """Passwords checked at once: each takes 64 MiB and a core, so this also bounds how fast anybody can guess."""
@@ -44,6 +45,7 @@ class Gate:
         self.loop = loop
         self.connections: set[Endpoint] = set()
         self.emptied = asyncio.Event()
+        self.journaling: Journaling | None = None
         self.refused = 0
         self.handshaking = 0
         self.most_connections = 1 << 30

@@ -24,6 +24,7 @@ from polywire.server.descriptors import connections_left
 from polywire.server.endpoint import Endpoint
 from polywire.server.gate import Gate
 from polywire.server.http import Answer, HttpConnections, HttpProtocol
+from polywire.server.journal_keeper import JournalKeeper
 from polywire.server.metrics import CONTENT_TYPE, Metrics
 from polywire.server.speaking import Spoken, spoken_by
 from polywire.server.streams import StreamProtocol
@@ -38,6 +39,11 @@ CLOSE_TIME = 1.0
 log = logging.getLogger("polywire.server")
 
 
+def first_number() -> int:
+    """Where a hub begins to count connections and calls, so that no two starts give the same number."""
+    return int(time.time()) << 20
+
+
 class Server:
     """One hub and its listeners."""
 
@@ -45,13 +51,16 @@ class Server:
         self._loaded = loaded
         self._insecure = insecure
         self._loop = asyncio.get_running_loop()
-        self.hub = Hub(self._loop.call_soon, self._loop.call_later, time.time_ns, list(PROTOCOLS))
+        self.hub = Hub(
+            self._loop.call_soon, self._loop.call_later, time.time_ns, list(PROTOCOLS), first_number=first_number()
+        )
         self.gate = Gate(self.hub, self._loop)
         self._admission = self._admit(loaded)
         self._tls: ssl.SSLContext | None = None
         self._metrics = Metrics(self.hub, self.gate, self._loop)
         self._spoken = spoken_by(self.hub)
         self._rpc = RpcBridge(self.hub, self.gate.limits)
+        self._journal: JournalKeeper | None = None
         self._servers: list[asyncio.AbstractServer] = []
         self._sockets: list[Path] = []
         self._idle: asyncio.TimerHandle | None = None
@@ -63,6 +72,8 @@ class Server:
         if config.tls is not None:
             self._tls = make_context(config.tls)
         wanted = config.listen.addresses()
+        if config.journal.enabled:
+            self._journal = JournalKeeper(config.journal, self.hub, self.gate, self._loop)
         try:
             await self._listen_websockets({key: each for key, each in wanted.items() if each.websocket})
             for key, address in wanted.items():
@@ -70,6 +81,8 @@ class Server:
                     await self._listen(key, address)
         except BaseException:
             self._close_listeners()
+            if self._journal is not None:
+                await self._journal.close()
             raise
         self.addresses = {key: self.addresses[key] for key in wanted}
         self._heed_descriptors()
@@ -131,6 +144,8 @@ class Server:
             endpoint.abort()
         await asyncio.sleep(0)
         self.gate.close()
+        if self._journal is not None:
+            await self._journal.close()
 
     def ready(self) -> dict[str, str]:
         """The listeners and their addresses, as the ``ready`` line shows them."""

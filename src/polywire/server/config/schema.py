@@ -139,9 +139,9 @@ class Journal(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one client, or all of them, may use. Passing one gets the protocol's own error, and nobody else feels it."""
 
-    message_size: Annotated[int, Size("The largest message, all its frames together.", most=2 * GIB - 1)] = 16 * MIB
+    message_size: Annotated[int, Size("The largest message, all its frames together.", most=GIB)] = 16 * MIB
     message_size_before_auth: Annotated[
-        int, Size("The same before a client has logged in; never more than `message_size`.", most=2 * GIB - 1)
+        int, Size("The same before a client has logged in; never more than `message_size`.", most=GIB)
     ] = 64 * KIB
     header_size: Annotated[
         int, Size("The largest header of one frame: all of it but the body.", least=256, most=16 * MIB)
