@@ -4,7 +4,7 @@ Everything here is done by Arrow's kernels on whole buffers, which let go of the
 made and compressed, the hub's thread goes on.
 """
 
-from typing import Any, final
+from typing import Any, Final, final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,8 +12,14 @@ import pyarrow.compute as pc
 from polywire.journal.columns import Columns
 from polywire.journal.schema import KIND_VALUES, PROTOCOL_VALUES, SCHEMA, node_values
 
-WORDS = 4
-PLACES = 4
+WORDS: Final = 4
+PLACES: Final = 4
+
+# Made once: turning one of Python's values into Arrow's costs more than a kernel over a small batch.
+ZERO: Final[Any] = pa.scalar(0, pa.int32())
+FIRST_CODE: Final[Any] = pa.scalar(0, pa.int8())
+NO_TEXT: Final[Any] = pa.scalar(None, pa.utf8())
+CODES: Final[Any] = pa.array([None, *range(len(PROTOCOL_VALUES))], pa.int8())
 
 
 @final
@@ -34,31 +40,32 @@ class BatchMaker:
         channel = _elements(pa.utf8(), pieces, places, arena, 0)
         body = _elements(pa.binary(), pieces, places, arena, 2)
         attachments, size = _attached(columns, rows, pc.binary_length(body))
-        run_ends = pa.Array.from_buffers(
-            pa.int32(), len(columns.kinds), [None, pa.py_buffer(columns.run_ends.getvalue())]
-        )
+        stretches = len(columns.kinds)
+        run_ends = pa.Array.from_buffers(pa.int32(), stretches, [None, pa.py_buffer(columns.run_ends.getvalue())])
+        if stretches > 1:
+            of_row = pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(run_ends, pa.arange(0, stretches)))
 
         def repeated(values: Any) -> Any:
-            if len(values) == 1:
-                return pa.repeat(values[0], rows)
-            return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(run_ends, values))
+            if values.null_count == stretches:
+                return pa.nulls(rows, values.type)
+            return values.take(of_row) if stretches > 1 else pa.repeat(values[0], rows)
 
         def numbers(kind: Any, data: bytes) -> Any:
-            return pa.Array.from_buffers(kind, len(run_ends), [None, pa.py_buffer(data)])
+            return pa.Array.from_buffers(kind, stretches, [None, pa.py_buffer(data)])
 
         protocol = numbers(pa.int8(), columns.protocols.getvalue())
-        protocol = pc.if_else(pc.equal(protocol, 0), pa.scalar(None, pa.int8()), pc.subtract(protocol, 1))
+        protocol = CODES.take(protocol)  # they are stored as one more
         kind = repeated(numbers(pa.int8(), columns.kinds.getvalue()))
         words = pa.py_buffer(columns.words.getvalue())
         word_ends = pa.py_buffer(b"\0\0\0\0" + columns.word_ends.getvalue())
         texts = [
-            repeated(_present(_elements(pa.utf8(), len(run_ends) * WORDS, word_ends, words, place)))
+            repeated(_present(_elements(pa.utf8(), stretches * WORDS, word_ends, words, place)))
             for place in range(WORDS)
         ]
         values = [
             pa.arange(int(columns.first), int(columns.first) + rows),
             repeated(numbers(pa.timestamp("us", tz="UTC"), columns.times.getvalue())),
-            pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int8()), rows), self._node),
+            pa.DictionaryArray.from_arrays(pa.repeat(FIRST_CODE, rows), self._node),
             pa.DictionaryArray.from_arrays(kind, KIND_VALUES),
             pa.DictionaryArray.from_arrays(repeated(protocol), PROTOCOL_VALUES),
             repeated(numbers(pa.int64(), columns.connections.getvalue())),
@@ -89,7 +96,7 @@ def _present(texts: Any) -> Any:
         return texts
     if not least["max"].as_py():
         return pa.nulls(len(texts), pa.utf8())
-    return pc.if_else(pc.equal(length, 0), pa.scalar(None, pa.utf8()), texts)
+    return pc.if_else(pc.equal(length, ZERO), NO_TEXT, texts)
 
 
 def _attached(columns: Columns, rows: int, size: Any) -> tuple[Any, Any]:

@@ -269,7 +269,11 @@ class Server:
         return 200, "text/plain", b"ok\n"
 
     def _readyz(self) -> Answer:
-        return (200, "text/plain", b"ready\n") if self.gate.open else (503, "text/plain", b"draining\n")
+        if not self.gate.open:
+            return 503, "text/plain", b"draining\n"
+        if self.gate.journaling is not None and self.gate.journaling.failed:
+            return 503, "text/plain", b"the journal can't be written\n"
+        return 200, "text/plain", b"ready\n"
 
     def _metrics_page(self) -> Answer:
         return 200, CONTENT_TYPE, self._metrics.text()
