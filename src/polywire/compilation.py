@@ -33,6 +33,7 @@ HOT_MODULES = (
     "polywire.hub.counters",
     "polywire.hub.client",
     "polywire.hub.recorder",
+    "polywire.hub.runs",
     "polywire.hub.hub",
     "polywire.protocols.fmqp.session",
     "polywire.protocols.mqttrpc.wire",

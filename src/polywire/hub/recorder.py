@@ -44,7 +44,7 @@ from polywire.journal.kinds import (
     UNHEARD_FLAG,
     UNSUBSCRIBE,
 )
-from polywire.protocols.frame import RAW_KEPT, Run
+from polywire.protocols.frame import RAW_KEPT
 
 BATCH_OCTETS: Final = 4 * 1024 * 1024
 """How large a batch grows before the next one is begun."""
@@ -94,22 +94,15 @@ class Recorder:
         """About how many octets wait to be taken."""
         return self.octets + self.columns.octets()
 
-    def run(self, run: Run, client: Client, now: i64, unheard: bool) -> i64:
-        """A run of plain publications is about to be located: where its chunk begins in the arena, or -1 for not."""
+    def begin_run(self, data: bytes, count: i64, client: Client, now: i64, *, heard: bool) -> i64:
+        """Plain publications are about to be located: where their chunk begins in the arena, or -1 for not at all."""
         if self.failed:
-            self.unrecorded += run.count
+            self.unrecorded += count
             return -1
-        self._ready(len(run.data))
+        self._ready(len(data))
         columns = self.columns
-        flags = UNHEARD_FLAG if unheard else 0
-        columns.stretch(PUBLISH, client.protocol, flags, client.number, now, client.name)
-        return columns.hold(run.data)
-
-    def located(self, count: i64) -> i64:
-        """So many rows of a run stand in ``columns.places`` now. Returns the first one's offset."""
-        columns = self.columns
-        columns.rows += count
-        return columns.first + columns.rows - count
+        columns.stretch(PUBLISH, client.protocol, 0 if heard else UNHEARD_FLAG, client.number, now, client.name)
+        return columns.hold(data)
 
     def published(self, message: Message, client: Client, flags: int, *, heard: bool) -> int:
         """A message to a topic."""

@@ -6,6 +6,7 @@ for errors: what is wrong or not allowed is discarded and counted.
 
 from typing import Final, cast, final
 
+from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from polywire.hub.access import Identity
@@ -18,6 +19,7 @@ from polywire.hub.outbox import Outbox
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.queues import Consumer, Delivery, Queue
 from polywire.hub.routes import Route, Subscription
+from polywire.hub.runs import Runs
 from polywire.protocols.fmqp.frames import (
     CACHE,
     FEEDBACK,
@@ -112,6 +114,15 @@ class FmqpConsumer(Consumer):
 
 
 @final
+class FmqpRuns(Runs):
+    """What FMQP's publications look like."""
+
+    def locate(self, data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
+        """Where their topics and bodies stand."""
+        locate(data, start, end, base, places)
+
+
+@final
 class FmqpSession:
     """One FMQP connection. Its client joins the hub at once: FMQP has no handshake."""
 
@@ -125,6 +136,7 @@ class FmqpSession:
         self._consumers: Final[dict[str, FmqpConsumer]] = {}
         self._draining = False
         self._now: i64 = 0
+        self._runs: Final = FmqpRuns(client)
         client.outbox.on_room = self._room
         peer.login(Login(), self._identified)
 
@@ -147,14 +159,19 @@ class FmqpSession:
         view = self._hub.view(client)
         items = self._decoder.feed_runs(data, view.current(), view.resolve)
         version = self._hub.table.version
+        recorder = self._hub.recorder
         for item in items:
             if not self._accepting():
-                return  # a signal in this very chunk: what stands behind it is not accepted any more
+                break  # a signal in this very chunk: what stands behind it is not accepted any more
             if isinstance(item, Run):
                 # A subscription earlier in this chunk may have changed the routes the scanner found.
                 self._run(item, same=self._hub.table.version == version)
             else:
+                if recorder is not None:
+                    self._runs.record(recorder, self._now)
                 self._frame(item)
+        if recorder is not None:
+            self._runs.record(recorder, self._now)
 
     def lost(self) -> None:
         """The connection has ended, for whatever reason."""
@@ -187,21 +204,22 @@ class FmqpSession:
 
     def _run(self, run: Run, *, same: bool) -> None:
         client = self._client
+        recorder = self._hub.recorder
         if not same or self._hub.refusing():
+            if recorder is not None:
+                self._runs.record(recorder, self._now)
             for frame in publications_in(run.data, run.start, run.end):
                 self._publish(frame)
             return
-        offset: i64 = -1
-        recorder = self._hub.recorder
         if recorder is not None:
-            base = recorder.run(run, client, self._now, len(cast("Route", run.route)) == 0)
-            if base >= 0:
-                locate(run.data, run.start, run.end, base, recorder.columns.places)
-                offset = recorder.located(run.count)
+            self._runs.add(run, recorder, self._now)
         refused = self._hub.forward(run, client)
         cooked = cast("Route", run.route).cooked(client.protocol)
         if not cooked and not refused:
             return
+        offset: i64 = -1
+        if recorder is not None and cooked:
+            offset = self._runs.record(recorder, self._now) - run.count
         for frame in publications_in(run.data, run.start, run.end):
             for outbox in refused:
                 outbox.count_dropped(frame.topic, 1)

@@ -19,6 +19,7 @@ from polywire.hub.message import Message
 from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.routes import Route
+from polywire.hub.runs import Runs
 from polywire.protocols.frame import Frame, Run
 from polywire.protocols.mqtt.errors import RemoteProtocolError
 from polywire.protocols.mqtt.frames import MAX_HEADER, Decoder, locate, publications_in
@@ -67,6 +68,15 @@ CLOSED: Final = 3  # by us, or by DISCONNECT: nothing more is handled
 
 
 @final
+class MqttRuns(Runs):
+    """What MQTT's publications look like."""
+
+    def locate(self, data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
+        """Where their topics and payloads stand."""
+        locate(data, start, end, base, places)
+
+
+@final
 class MqttSession:
     """One MQTT connection, over whatever carries octets."""
 
@@ -89,6 +99,7 @@ class MqttSession:
         self._outgoing: Outgoing | None = None
         self._subscriptions: Subscriptions | None = None
         self._acks = BytesWriter()
+        self._runs: Final = MqttRuns(client)
         self._unsafe: Final[deque[bytes]] = deque()  # acknowledgements of what is not safe yet
         self._now = 0
         self._last = b""  # the newest chunk, to show where it can't be read
@@ -151,6 +162,7 @@ class MqttSession:
 
     def _handle(self, items: Sequence[object], version: i64, failure: RemoteProtocolError | None) -> None:
         index: i64 = 0
+        recorder = self._hub.recorder
         try:
             for item in items:
                 index += 1
@@ -158,6 +170,8 @@ class MqttSession:
                     # A subscription earlier in this chunk may have changed the routes the scanner found.
                     self._run(item, same=self._hub.table.version == version)
                 else:
+                    if recorder is not None:
+                        self._runs.record(recorder, self._now)
                     self._frame(cast("Frame", item))
                 if self._phase == LOGGING_IN:
                     self._early = items[index:]
@@ -167,6 +181,8 @@ class MqttSession:
                     break
         except RemoteProtocolError as error:
             failure = error
+        if recorder is not None:
+            self._runs.record(recorder, self._now)
         if len(self._acks) > 0:
             self._send_acks()
         if failure is not None and self._phase != CLOSED:
@@ -317,22 +333,23 @@ class MqttSession:
     def _run(self, run: Run, *, same: bool) -> None:
         client = self._client
         size: i64 = run.end - run.start
+        recorder = self._hub.recorder
         if not same or size > self._max_payload or self._hub.refusing():
+            if recorder is not None:
+                self._runs.record(recorder, self._now)
             for frame in publications_in(run.data, run.start, run.end):
                 if self._phase == CONNECTED:
                     self._publish(frame)
             return
-        offset: i64 = -1
-        recorder = self._hub.recorder
         if recorder is not None:
-            base = recorder.run(run, client, self._now, len(cast("Route", run.route)) == 0)
-            if base >= 0:
-                locate(run.data, run.start, run.end, base, recorder.columns.places)
-                offset = recorder.located(run.count)
+            self._runs.add(run, recorder, self._now)
         refused = self._hub.forward(run, client)
         cooked = cast("Route", run.route).cooked(client.protocol)
         if not cooked and not refused:
             return
+        offset: i64 = -1
+        if recorder is not None and cooked:
+            offset = self._runs.record(recorder, self._now) - run.count
         for frame in publications_in(run.data, run.start, run.end):
             for outbox in refused:
                 outbox.count_dropped(frame.topic, 1)
