@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from polywire.journal.reader import Journal
-from polywire.journal.reader import open as open_journal
+from polywire.journal.reader import Journal, open_journal
 from polywire.journal.schema import PLAIN_SCHEMA
 from polywire.journal.segments import STATE, segment_name, sync_folder
 from polywire.journal.state import KEYS, NO_ROWS, fold, references, resolve

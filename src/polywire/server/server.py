@@ -12,8 +12,10 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from polywire.hub.hub import Hub
+from polywire.journal.errors import JournalError
 from polywire.protocols import PROTOCOLS
 from polywire.protocols.fmqp.info import BrokerInfo
 from polywire.protocols.mqttrpc.session import RpcBridge
@@ -24,12 +26,14 @@ from polywire.server.descriptors import connections_left
 from polywire.server.endpoint import Endpoint
 from polywire.server.gate import Gate
 from polywire.server.http import Answer, HttpConnections, HttpProtocol
-from polywire.server.journal_keeper import JournalKeeper
 from polywire.server.metrics import CONTENT_TYPE, Metrics
 from polywire.server.speaking import Spoken, spoken_by
 from polywire.server.streams import StreamProtocol
 from polywire.server.tls import load_certificates, make_context
 from polywire.server.websockets import MakeEndpoint, Paths, WebSocketProtocol
+
+if TYPE_CHECKING:
+    from polywire.server.journal_keeper import JournalKeeper
 
 BACKLOG = 4096
 SETTLE_STEP = 0.02
@@ -73,7 +77,12 @@ class Server:
             self._tls = make_context(config.tls)
         wanted = config.listen.addresses()
         if config.journal.enabled:
-            self._journal = JournalKeeper(config.journal, self.hub, self.gate, self._loop)
+            from polywire.server.journal_keeper import JournalKeeper  # noqa: PLC0415 - only a journal needs Arrow
+
+            try:
+                self._journal = JournalKeeper(config.journal, self.hub, self.gate, self._loop)
+            except (JournalError, OSError) as error:
+                raise ConfigError([Problem(f"can't open the journal: {error}", "journal.path")]) from error
         try:
             await self._listen_websockets({key: each for key, each in wanted.items() if each.websocket})
             for key, address in wanted.items():
