@@ -80,7 +80,8 @@ class Endpoint:
         self._closing = False
         self.is_established = False
         self.active = 0.0
-        self.outbox = Outbox(self, gate.hub.flusher, cap=gate.outbox_cap, policy=gate.topic_policy)
+        topics, replies, queues = gate.policies
+        self.outbox = Outbox(self, gate.hub.flusher, cap=gate.outbox_cap, policy=topics, replies=replies, queues=queues)
         self.client: Client | None = None
 
     @property
