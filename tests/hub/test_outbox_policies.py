@@ -2,7 +2,7 @@
 
 import pytest
 
-from polywire.hub.outbox import BLOCK, DISCONNECT, DROP, PATIENCE, Outbox
+from polywire.hub.outbox import BLOCK, DISCONNECT, DROP, NOTICE, PATIENCE, SLICE, Outbox
 from tests.hub.links import FakeLink, Loop
 
 
@@ -52,9 +52,9 @@ def test_a_peer_that_leaves_replies_lying_is_disconnected_after_a_while() -> Non
     loop = Loop()
     link = stalled(loop, replies=DISCONNECT)
     assert link.outbox.reply(b"reply")
-    loop.clock.advance(PATIENCE / 2)
+    loop.clock.advance(NOTICE / 2)
     assert (link.overflows, link.paused) == (0, 1)
-    loop.clock.advance(PATIENCE / 2)
+    loop.clock.advance(NOTICE / 2)
     assert link.overflows == 1
     assert not link.outbox.offer(b"late")
     link.outbox.put(b"late")
@@ -67,7 +67,7 @@ def test_a_peer_that_takes_its_replies_in_time_stays() -> None:
     link = stalled(loop, replies=DISCONNECT)
     link.outbox.put(b"reply")
     link.outbox.drain()
-    loop.clock.advance(PATIENCE)
+    loop.clock.advance(NOTICE)
     assert link.overflows == 0
 
 
@@ -79,17 +79,55 @@ def test_many_replies_in_one_turn_disconnect_nobody() -> None:
         link.outbox.put(b"0123456789")
     assert not link.outbox.takes_queued()
     loop.turn()
-    loop.clock.advance(PATIENCE)
+    loop.clock.advance(NOTICE)
     assert (link.overflows, link.outbox.takes_queued()) == (0, True)
 
 
-def test_replies_never_grow_beyond_twice_the_cap_where_the_policy_disconnects() -> None:
+def test_a_reader_that_takes_a_little_is_given_as_long_again() -> None:
     loop = Loop()
     link = stalled(loop, replies=DISCONNECT)
-    link.outbox.put(b"0123456789")
+    link.outbox.put(bytes(4 * SLICE))
+    for _ in range(5):
+        loop.clock.advance(NOTICE * 0.75)
+        link.outbox.drain()
+    loop.clock.advance(NOTICE)
+    assert (link.overflows, link.outbox.size()) == (0, 0)
+    assert b"".join(link.writes[1:]) == b"0123456789" + bytes(4 * SLICE)
+
+
+def test_a_reader_that_takes_a_little_and_then_nothing_is_disconnected() -> None:
+    loop = Loop()
+    link = stalled(loop, queues=DISCONNECT)
+    link.outbox.push(bytes(4 * SLICE))
+    assert not link.outbox.takes_queued()
+    loop.clock.advance(NOTICE * 0.75)
+    link.outbox.drain()
+    loop.clock.advance(NOTICE * 0.75)
     assert link.overflows == 0
-    link.outbox.put(b"+")
+    loop.clock.advance(NOTICE * 0.75)
     assert link.overflows == 1
+
+
+def test_the_transport_is_given_slices_until_it_stalls_and_everything_at_the_end() -> None:
+    loop = Loop()
+    link = FakeLink(loop)
+    body = bytes(range(256)) * (SLICE // 256)
+    for piece in (b"a", body * 3, b"b" * 10_000, b"c" * 10_000, body):
+        link.outbox.push(piece)
+    link.stall_next = True
+    loop.turn()
+    assert link.writes == [b"a"]
+    link.outbox.drain()
+    assert link.writes[1:] == [body]
+    link.stall_next = False
+    link.outbox.drain()
+    assert link.writes[2:] == [body, body, b"b" * 10_000 + b"c" * 10_000, body]
+    link.stall_next = True
+    link.outbox.push(body * 3)
+    loop.turn()
+    link.outbox.finish()
+    assert link.writes[6:] == [body, body * 2]
+    assert (link.outbox.size(), link.outbox.written) == (0, 1 + 20_000 + 7 * SLICE)
 
 
 @pytest.mark.parametrize(("queues", "overflows"), [(BLOCK, 0), (DISCONNECT, 1)])
@@ -99,7 +137,7 @@ def test_a_reader_that_keeps_a_queue_waiting_is_disconnected_where_that_is_the_p
     loop = Loop()
     link = stalled(loop, queues=queues)
     assert not link.outbox.takes_queued()
-    loop.clock.advance(PATIENCE)
+    loop.clock.advance(NOTICE)
     assert link.overflows == overflows
     assert link.paused == 0
 
@@ -108,7 +146,7 @@ def test_a_reader_nobody_asks_for_room_is_left_alone() -> None:
     loop = Loop()
     link = stalled(loop, replies=DISCONNECT, queues=DISCONNECT)
     link.outbox.push(b"more")
-    loop.clock.advance(PATIENCE)
+    loop.clock.advance(NOTICE)
     assert link.overflows == 0
 
 

@@ -9,7 +9,8 @@ publishes into a full outbox waits for it first, but no longer than ``PATIENCE``
 time is slow, and from then on its policy holds, and nobody waits for it, until it has caught up.
 
 Messages of topics, services' replies and queues' messages have a policy each. Queues hand out nothing to a full outbox,
-so theirs is only whether its reader may stay.
+and who gets replies has asked for them: there a reader is slow that has taken nothing at all for ``NOTICE``. So that
+this shows, the transport is given no more than a ``SLICE`` at a time.
 
 Messages that wait for the peer's acknowledgement rather than for the transport are kept by the session, which has
 their octets counted here (``hold``), so that the same cap, patience and policy bound them.
@@ -29,6 +30,12 @@ POLICIES: Final = ("drop", "disconnect", "block")
 DEFAULT_CAP: Final = 4 * 1024 * 1024
 PATIENCE: Final = 0.1
 """Seconds a publisher waits for a full outbox before its reader counts as slow."""
+
+NOTICE: Final = 2.0
+"""Seconds in which the reader of a full outbox has to take something of what queues and services have for it."""
+
+SLICE: Final = 256 * 1024
+"""Octets handed to the transport at once; further ones when it has not stalled."""
 
 JOIN_BELOW: Final = 8192
 """Pieces shorter than this are copied together: many small writes cost more than the copy."""
@@ -126,7 +133,7 @@ class Outbox:
         self._closed = False
         self._slow = False  # the reader took nothing for too long
         self._patience: Timer | None = None
-        self._notice: Timer | None = None  # the reader is disconnected then, unless all is written before
+        self._notice: Timer | None = None  # the reader is disconnected then, unless it has taken something
         self._own_pause = False  # its own peer is not read because of replies it does not take
         self._waiting: list[Link] = []  # publishers that are not read because of this outbox
         self.on_room: Callable[[], None] | None = None  # told when everything has been written after a stall
@@ -234,18 +241,16 @@ class Outbox:
         counted[channel] = counted.get(channel, 0) + count
 
     def flush(self) -> None:
-        """Hand everything to the transport, unless it is stalled."""
+        """Hand what waits to the transport, until it is stalled."""
         self._marked = False
-        if self._stalled or self._closed or self._size == 0:
-            return
-        self._join()
-        chunks = self._chunks
-        self._chunks = []
-        self.written += self._size
-        self._size = 0
-        self._withdraw_notice()
-        self._link.send(chunks)
-        self._relieve()  # even if the transport is stalled now: nothing waits here any more
+        if not self._stalled and not self._closed and self._size > 0 and self._write():
+            self._relieve()  # even if the transport is stalled now: nothing waits here any more
+
+    def finish(self) -> None:
+        """Hand everything to the transport, which is about to be closed and takes it whether stalled or not."""
+        if not self._closed and self._size > 0:
+            self._join()
+            self._hand_over()
 
     def stall(self) -> None:
         """The transport's buffer is full."""
@@ -254,9 +259,16 @@ class Outbox:
     def drain(self) -> None:
         """The transport's buffer has room again."""
         self._stalled = False
+        some = self._size > 0 and not self._closed
+        if some and not self._write():
+            if self._notice is not None:
+                self._withdraw_notice()
+                self._give_notice()
+            return
         self._slow = False
         self._be_patient_no_more()
-        self.flush()
+        if some:
+            self._relieve()
 
     def close(self) -> None:
         """Nothing can be written any more; whoever waits for this outbox goes on."""
@@ -284,6 +296,47 @@ class Outbox:
             self._marked = True
             self._flusher.mark(self)
 
+    def _write(self) -> bool:
+        """Hand slices to the transport until it is stalled. Whether nothing is left."""
+        self._join()
+        while self._size > SLICE:
+            self._link.send(self._slice())
+            if self._stalled:
+                return False
+        self._hand_over()
+        return True
+
+    def _hand_over(self) -> None:
+        """Hand everything to the transport."""
+        chunks = self._chunks
+        self._chunks = []
+        self.written += self._size
+        self._size = 0
+        self._withdraw_notice()
+        self._link.send(chunks)
+
+    def _slice(self) -> list[bytes | memoryview]:
+        """Take the first chunks, or the begin of one that is larger than a slice."""
+        chunks = self._chunks
+        count: i64 = 0
+        taken: i64 = 0
+        for chunk in chunks:
+            if taken + i64(len(chunk)) > SLICE:
+                break
+            taken += i64(len(chunk))
+            count += 1
+        if count == 0:
+            whole = memoryview(chunks[0])
+            chunks[0] = whole[SLICE:]
+            taken = SLICE
+            piece: list[bytes | memoryview] = [whole[:SLICE]]
+        else:
+            piece = chunks[:count]
+            del chunks[:count]
+        self._size -= taken
+        self.written += taken
+        return piece
+
     def _join(self) -> None:
         """Make one chunk of the small pieces."""
         joined = self._joined
@@ -304,18 +357,15 @@ class Outbox:
     def _overfill(self) -> None:
         """There is more than the cap, of what must not be dropped."""
         if self._replies == DISCONNECT:
-            if self._stalled and self._size > 2 * self._cap:
-                self._disconnect()
-                return
             self._give_notice()
         if not self._own_pause:
             self._own_pause = True
             self._link.pause_reading()
 
     def _give_notice(self) -> None:
-        """Disconnect the reader, unless it makes room within ``PATIENCE``."""
+        """Disconnect the reader, unless it takes something within ``NOTICE``."""
         if self._notice is None:
-            self._notice = self._flusher.later(PATIENCE, self._end_notice)
+            self._notice = self._flusher.later(NOTICE, self._end_notice)
 
     def _end_notice(self) -> None:
         self._notice = None

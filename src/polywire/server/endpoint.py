@@ -229,7 +229,7 @@ class Endpoint:
         """Write what is left, then what the transport wants last, and hang up; at once on a peer that reads nothing."""
         if self._closing:
             return
-        self.outbox.flush()
+        self.outbox.finish()
         self._closing = True
         transport = self._transport
         if transport is not None and not transport.is_closing():

@@ -207,7 +207,7 @@ class AccessRule(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class SlowReader(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens when a connection's outbox is full, and has not become empty within 100 ms.
+    """What happens when a connection's outbox is full, and its peer does not read on.
 
     `drop` leaves messages out and counts them, `disconnect` ends the connection, `block` stops reading from whoever
     causes more. What that is for queues and replies is [below](#slow-readers).
