@@ -80,7 +80,8 @@ class Endpoint:
         self._closing = False
         self.is_established = False
         self.active = 0.0
-        self.outbox = Outbox(self, gate.hub.flusher, cap=gate.outbox_cap, policy=gate.topic_policy)
+        topics, replies, queues = gate.policies
+        self.outbox = Outbox(self, gate.hub.flusher, cap=gate.outbox_cap, policy=topics, replies=replies, queues=queues)
         self.client: Client | None = None
 
     @property
@@ -230,7 +231,7 @@ class Endpoint:
         """Write what is left, then what the transport wants last, and hang up; at once on a peer that reads nothing."""
         if self._closing:
             return
-        self.outbox.flush()
+        self.outbox.finish()
         self._closing = True
         transport = self._transport
         if transport is not None and not transport.is_closing():

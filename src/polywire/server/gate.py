@@ -63,7 +63,8 @@ class Gate:
         limits = config.limits
         self.max_connections = limits.connections
         self.outbox_cap = limits.outbox
-        self.topic_policy = POLICIES.index(config.slow_reader.topics)
+        slow = config.slow_reader
+        self.policies = (POLICIES.index(slow.topics), POLICIES.index(slow.replies), POLICIES.index(slow.queues))
         self.handshake_time = limits.handshake_time
         self.idle_time = limits.idle_time
         self.limits = Limits(

@@ -92,9 +92,6 @@ def _not_yet(config: Config) -> Iterator[str]:
     """What the configuration asks for and this version does not do."""
     if config.fabric.kind != "local":
         yield "there is no cluster yet: this hub runs by itself"
-    for key in ("queues", "replies"):
-        if getattr(config.slow_reader, key) != "block":
-            yield f'slow_reader.{key} is kept to as "block" yet, whatever it says'
 
 
 def _reload(server: Server) -> None:

@@ -107,7 +107,7 @@ class WebSocketListener(WSListener):
         """Say what is wrong, and hang up."""
         self._over = True
         self._parts.clear()
-        self.endpoint.outbox.flush()
+        self.endpoint.outbox.finish()
         transport.send_close(code, words)
 
     def _data(self, transport: WSTransport, frame: WSFrame) -> None:

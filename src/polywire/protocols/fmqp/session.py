@@ -99,14 +99,14 @@ class FmqpConsumer(Consumer):
 
     def room(self) -> bool:
         """Whether the client keeps up."""
-        return not self._client.outbox.full()
+        return self._client.outbox.takes_queued()
 
     def take(self, delivery: Delivery) -> None:
         """Write the message and call it done."""
         message = delivery.message
         data = forwarded(QUEUE_PREFIX + self.queue.name, message.body, 0)
         if data is not None and message.body:
-            self._client.outbox.put(data)
+            self._client.outbox.push(data)
             self._client.counters.messages_out += 1
         else:
             self._client.counters.drop(EMPTY if data is not None else UNENCODABLE)

@@ -45,8 +45,8 @@ class Outgoing:
     def roomy(self, qos: i64) -> bool:
         """Whether a queue may hand out one more."""
         if qos == 0:
-            return not self._outbox.full()
-        return self.open() and self._outbox.roomy()
+            return self._outbox.takes_queued()
+        return self._outbox.takes_queued() and self.open() and self._outbox.roomy()
 
     def resume(self) -> None:
         """MQTT-146: go on where the session's last connection ended."""
@@ -88,7 +88,7 @@ class Outgoing:
             self._client.counters.drop(UNENCODABLE)
             delivery.ack()
         elif qos == 0:
-            self._outbox.put(publication(channel, 0, False, 0, frame.payload))
+            self._outbox.push(publication(channel, 0, False, 0, frame.payload))
             self._client.counters.messages_out += 1
             delivery.ack()
         else:
@@ -136,7 +136,7 @@ class Outgoing:
     def _begin(self, frame: Publish) -> int:
         """Send a message with QoS 1 or 2 for the first time, under the packet id it gets."""
         number = self._sender.begin(frame)
-        self._outbox.put(publication(frame.topic, frame.qos, frame.retain, number, frame.payload))
+        self._outbox.push(publication(frame.topic, frame.qos, frame.retain, number, frame.payload))
         self._client.counters.messages_out += 1
         return number
 

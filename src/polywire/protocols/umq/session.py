@@ -60,7 +60,7 @@ class UmqSession:
             max_text=self._max_octets, max_binary=self._max_octets, max_unfinished=limits.unfinished
         )
         self._machine: Final = Machine(Role.SERVER)
-        self._answers: Final = Answers(client.outbox, client.protocol, limit=limits.in_flight)
+        self._answers: Final = Answers(client, limit=limits.in_flight)
         self._topics: Final = OpenTopics(hub, client, self._answers, limit=limits.subscriptions)
         self._calling: Final = Calling(hub.services, client, self._answers, self._topics.ids)
         self._serving: Final = Serving(

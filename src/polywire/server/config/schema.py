@@ -243,14 +243,17 @@ class AccessRule(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class SlowReader(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens when a connection's outbox is full.
+    """What happens when a connection's outbox is full, and its peer does not read on.
 
     `drop` leaves messages out and counts them, `disconnect` ends the connection, `block` stops reading from whoever
-    causes more.
+    causes more. What that is for queues and replies is [below](#slow-readers).
     """
 
     topics: Annotated[Policy, Choice("For messages of topics.", POLICIES)] = "drop"
-    queues: Annotated[Policy, Choice("For messages of queues.", POLICIES)] = "block"
+    queues: Annotated[
+        Literal["disconnect", "block"],
+        Choice("For messages of queues.", ("disconnect", "block"), ("drop", "a queue loses no message")),
+    ] = "block"
     replies: Annotated[Policy, Choice("For replies and acknowledgements.", POLICIES)] = "block"
 
 
