@@ -130,42 +130,50 @@ class Hub:
 
         ``acknowledged``: the client will be told that it is safe. ``flags`` are the journal's.
         """
-        channel = message.channel
-        refused: str | None = None
-        recorder = self.recorder
-        if not client.grants.may_publish(channel):
-            refused = FORBIDDEN
-        elif channel == "$" or channel.startswith("$/"):
-            refused = SERVICE_CHANNEL
-        elif is_too_deep(channel):
-            refused = TOO_DEEP
-        elif recorder is not None and recorder.failed and (acknowledged or self.strict):
-            refused = UNAVAILABLE
-        elif channel.startswith(QUEUE_PREFIX) and is_literal(channel):
-            queue = self.queue(channel[len(QUEUE_PREFIX) :])
-            if not queue.has_room(message):
-                refused = QUEUE_FULL
-            else:
-                if recorder is not None:
-                    message.offset = recorder.enqueued(message, client)
-                queue.enter(message)
-        else:
-            subscriptions = self._subscriptions(channel)
-            if recorder is not None:
-                message.offset = recorder.published(message, client, flags, heard=len(subscriptions) > 0)
-            if message.retain and not self.retained.keep(message):
-                refused = RETAINED_FULL
-            for subscription in subscriptions:
-                subscription.deliver(message)
-            if self.on_service_topic is not None and is_service_topic(channel):
-                self.on_service_topic(message, client)
+        refused = self.accept(message, client, acknowledged=acknowledged, flags=flags)
+        if refused is None:
+            refused = self.deliver(message, client)
         if refused is None:
             client.counters.messages_in += 1
         else:
             client.counters.drop(refused)
-            if recorder is not None:
-                recorder.discarded(client, channel, refused, "", message.body, len(message.body))
+            if self.recorder is not None:
+                self.recorder.discarded(client, message.channel, refused, "", message.body, len(message.body))
         return refused
+
+    def accept(self, message: Message, client: Client, *, acknowledged: bool = True, flags: int = 0) -> str | None:
+        """The first half of ``publish``: see whether the message may and can be taken, and record it."""
+        channel = message.channel
+        recorder = self.recorder
+        if not client.grants.may_publish(channel):
+            return FORBIDDEN
+        if channel == "$" or channel.startswith("$/"):
+            return SERVICE_CHANNEL
+        if is_too_deep(channel):
+            return TOO_DEEP
+        if recorder is not None and recorder.failed and (acknowledged or self.strict):
+            return UNAVAILABLE
+        if is_queue(channel):
+            if not self.queue(channel[len(QUEUE_PREFIX) :]).has_room(message):
+                return QUEUE_FULL
+            if recorder is not None:
+                message.offset = recorder.enqueued(message, client)
+        elif recorder is not None:
+            heard = len(self._subscriptions(channel)) > 0
+            message.offset = recorder.published(message, client, flags, heard=heard)
+        return None
+
+    def deliver(self, message: Message, client: Client) -> str | None:
+        """The second half: pass on what was accepted."""
+        channel = message.channel
+        if is_queue(channel):
+            self.queue(channel[len(QUEUE_PREFIX) :]).enter(message)
+            return None
+        kept = not message.retain or self.retained.keep(message)
+        self.route(message)
+        if self.on_service_topic is not None and is_service_topic(channel):
+            self.on_service_topic(message, client)
+        return None if kept else RETAINED_FULL
 
     def route(self, message: Message) -> None:
         """Deliver a message to the subscribers of its channel, or of all channels its pattern meets."""
@@ -306,6 +314,11 @@ class _Resolver:
         if not self._grants.may_publish(channel):
             return None
         return self._table.route(channel)
+
+
+def is_queue(channel: str) -> bool:
+    """Whether what is published there goes into a queue."""
+    return channel.startswith(QUEUE_PREFIX) and is_literal(channel)
 
 
 def is_too_deep(channel: str) -> bool:

@@ -2,9 +2,9 @@
 
 from typing import Final, final
 
-from polywire.hub.channels import from_mqtt, is_literal
+from polywire.hub.channels import from_mqtt
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, FORBIDDEN, QUEUE_PREFIX, TOO_DEEP, UNAVAILABLE, Hub, is_too_deep
+from polywire.hub.hub import DRAINING, FORBIDDEN, QUEUE_PREFIX, TOO_DEEP, UNAVAILABLE, Hub, is_queue, is_too_deep
 from polywire.hub.message import Message
 from polywire.protocols.mqtt.flows import suback, unsuback
 from polywire.protocols.mqtt.outgoing import MqttConsumer, MqttSubscription, Outgoing
@@ -154,8 +154,3 @@ class _Answer:
     def failed(self) -> None:
         """The client gets no answer, and may ask again."""
         self._client.counters.drop(UNAVAILABLE)
-
-
-def is_queue(pattern: str) -> bool:
-    """Whether a subscription to the pattern consumes a queue; one with wildcards never does."""
-    return pattern.startswith(QUEUE_PREFIX) and is_literal(pattern)
