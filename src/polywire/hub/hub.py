@@ -130,8 +130,10 @@ class Hub:
 
         ``acknowledged``: the client will be told that it is safe. ``flags`` are the journal's.
         """
-        refused = self.accept(message, client, acknowledged=acknowledged, flags=flags)
+        refused = self.refusal(message, client, acknowledged=acknowledged)
         if refused is None:
+            if self.recorder is not None:
+                self.record(message, client, self.recorder, flags)
             refused = self.deliver(message, client)
         if refused is None:
             client.counters.messages_in += 1
@@ -141,30 +143,32 @@ class Hub:
                 self.recorder.discarded(client, message.channel, refused, "", message.body, len(message.body))
         return refused
 
-    def accept(self, message: Message, client: Client, *, acknowledged: bool = True, flags: int = 0) -> str | None:
-        """The first half of ``publish``: see whether the message may and can be taken, and record it."""
+    def refusal(self, message: Message, client: Client, *, acknowledged: bool) -> str | None:
+        """Why a message can't be taken, or None where it can."""
         channel = message.channel
-        recorder = self.recorder
         if not client.grants.may_publish(channel):
             return FORBIDDEN
         if channel == "$" or channel.startswith("$/"):
             return SERVICE_CHANNEL
         if is_too_deep(channel):
             return TOO_DEEP
-        if recorder is not None and recorder.failed and (acknowledged or self.strict):
+        if self.recorder is not None and self.recorder.failed and (acknowledged or self.strict):
             return UNAVAILABLE
-        if is_queue(channel):
-            if not self.queue(channel[len(QUEUE_PREFIX) :]).has_room(message):
-                return QUEUE_FULL
-            if recorder is not None:
-                message.offset = recorder.enqueued(message, client)
-        elif recorder is not None:
-            heard = len(self._subscriptions(channel)) > 0
-            message.offset = recorder.published(message, client, flags, heard=heard)
+        if is_queue(channel) and not self.queue(channel[len(QUEUE_PREFIX) :]).has_room(message):
+            return QUEUE_FULL
         return None
 
+    def record(self, message: Message, client: Client, recorder: Recorder, flags: int = 0) -> None:
+        """Give a message that can be taken its place in the journal."""
+        channel = message.channel
+        if is_queue(channel):
+            message.offset = recorder.enqueued(message, client)
+        else:
+            heard = len(self._subscriptions(channel)) > 0
+            message.offset = recorder.published(message, client, flags, heard=heard)
+
     def deliver(self, message: Message, client: Client) -> str | None:
-        """The second half: pass on what was accepted."""
+        """Pass on what can be taken, and is recorded."""
         channel = message.channel
         if is_queue(channel):
             self.queue(channel[len(QUEUE_PREFIX) :]).enter(message)

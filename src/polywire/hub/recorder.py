@@ -71,6 +71,7 @@ class Recorder:
         self._clock: Final = clock
         self._on_rows: Final = on_rows
         self._told = False
+        self._together = False
 
     def take(self) -> list[Columns]:
         """All rows there are, as closed columns; the next row begins new ones."""
@@ -89,6 +90,12 @@ class Recorder:
             self.full.append(columns)
             self.octets += columns.octets()
             self.columns = Columns(columns.first + columns.rows)
+
+    def together(self, together: bool) -> None:
+        """From now on rows become safe all or none, until it is false again."""
+        if together:
+            self.rotate()
+        self._together = together
 
     def pending(self) -> int:
         """About how many octets wait to be taken."""
@@ -177,6 +184,10 @@ class Recorder:
         """A session begins, ``anew`` or where it was; one that is not ``kept`` leaves nothing behind."""
         flags = (PERSISTENT_FLAG if kept else 0) | (CLEAN_FLAG if anew else 0)
         self._note(SESSION, protocol, flags, 0, name, "", user)
+
+    def applied(self, name: str, place: str) -> None:
+        """Somebody who publishes in parts has got so far."""
+        self._note(SESSION, NO_PROTOCOL, PERSISTENT_FLAG, 0, name, "", place)
 
     def wished(self, protocol: int, name: str, topic_filter: str, qos: int) -> None:
         """A kept session has subscribed to a filter, written as its protocol does."""
@@ -314,7 +325,7 @@ class Recorder:
     def _ready(self, size: i64) -> None:
         """Have columns that can take so many octets, and somebody who will take them."""
         held: i64 = self.columns.octets()
-        if held > BATCH_OCTETS or held + size > MAX_OCTETS:
+        if (held > BATCH_OCTETS and not self._together) or held + size > MAX_OCTETS:
             self.rotate()
         if not self._told:
             self._told = True

@@ -13,6 +13,7 @@ from polywire.journal.kinds import PATTERN_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLA
 from polywire.protocols import PROTOCOLS
 from polywire.protocols.mqtt.packets import Publish, Pubrel
 from polywire.protocols.mqtt.stored import Snapshot, sessions_of
+from polywire.server.parts import PREFIX, restore_part
 
 Row = dict[str, Any]
 
@@ -32,6 +33,8 @@ def restore(hub: Hub, rows: Iterable[Row], limits: Limits) -> tuple[int, int, in
         elif kind == "enqueue":
             hub.queue(row["channel"][len(QUEUE_PREFIX) :]).enter(message_of(row, retain=False))
             queued += 1
+        elif row["client"].startswith(PREFIX) and row["protocol"] is None:
+            restore_part(hub, row)
         elif row["protocol"] == "mqtt":
             sessions.setdefault(row["client"], _Session(row["client"])).take(row)
     book = sessions_of(hub, PROTOCOLS.index("mqtt"))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from polywire.hub.hub import Hub
 from polywire.journal.errors import JournalError
+from polywire.journal.kinds import PROTOCOLS as JOURNALED
 from polywire.protocols import PROTOCOLS
 from polywire.protocols.fmqp.info import BrokerInfo
 from polywire.protocols.mqttrpc.session import RpcBridge
@@ -56,7 +57,7 @@ class Server:
         self._insecure = insecure
         self._loop = asyncio.get_running_loop()
         self.hub = Hub(
-            self._loop.call_soon, self._loop.call_later, time.time_ns, list(PROTOCOLS), first_number=first_number()
+            self._loop.call_soon, self._loop.call_later, time.time_ns, list(JOURNALED), first_number=first_number()
         )
         self.gate = Gate(self.hub, self._loop)
         self._admission = self._admit(loaded)

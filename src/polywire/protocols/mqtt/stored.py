@@ -11,11 +11,11 @@ from typing import ClassVar, Final, cast, final
 
 from mypy_extensions import i64, mypyc_attr
 
-from polywire.hub.channels import from_mqtt, is_literal
+from polywire.hub.channels import from_mqtt
 from polywire.hub.counters import Counters
-from polywire.hub.hub import QUEUE_PREFIX, Hub
+from polywire.hub.hub import Hub, is_queue
 from polywire.hub.message import Message
-from polywire.hub.outbox import Outbox
+from polywire.hub.outbox import Nowhere, Outbox
 from polywire.hub.peer import Limits
 from polywire.hub.queues import Delivery
 from polywire.hub.routes import Subscription
@@ -171,7 +171,7 @@ class MqttSessions:
         self._hub: Final = hub
         self._counters: Final[Counters] = hub.counters[protocol]
         self.protocol: Final = protocol
-        self.nowhere: Final = Outbox(_Nowhere(), hub.flusher)
+        self.nowhere: Final = Outbox(Nowhere(), hub.flusher)
         self.live: Final[dict[str, SessionState]] = {}
         self.stored: Final[dict[str, SessionState]] = {}
         self.octets: i64 = 0
@@ -277,7 +277,7 @@ class MqttSessions:
         self._last_away -= 1
         for topic_filter, qos in state.filters.items():
             pattern = from_mqtt(topic_filter)
-            if qos > 0 and not (is_literal(pattern) and pattern.startswith(QUEUE_PREFIX)):
+            if qos > 0 and not is_queue(pattern):
                 subscription = AwaySubscription(pattern, qos, state, self._last_away, self)
                 state.away.append(subscription)
                 self._hub.table.add(subscription)
@@ -306,23 +306,6 @@ class MqttSessions:
             name = f"polywire-{self._last_name}"
             if name not in self.live and name not in self.stored:
                 return name
-
-
-@final
-class _Nowhere:
-    """The transport of those who have none."""
-
-    def send(self, chunks: list[bytes | memoryview]) -> None:
-        """Nobody is there."""
-
-    def pause_reading(self) -> None:
-        """Nothing is read."""
-
-    def resume_reading(self) -> None:
-        """Nothing is read."""
-
-    def overflow(self) -> None:
-        """Nothing is written."""
 
 
 def sessions_of(hub: Hub, protocol: int) -> MqttSessions:
