@@ -1,0 +1,1 @@
+"""Blocking twins of the clients, for scripts and notebooks."""
