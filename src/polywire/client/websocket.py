@@ -7,13 +7,16 @@ What is written goes straight to the transport below, all frames of a turn at on
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from polywire.client.errors import ClientError
 from polywire.client.link import Link, Receiver
 from polywire.protocols.websocket import BINARY, TEXT, header, masked
+
+if TYPE_CHECKING:
+    from picows.picows import WSCloseHandshake
 
 KEYS: Final = 1024
 """How many masking keys are made at once."""
@@ -62,9 +65,10 @@ class WebSocketLink(Link, WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         """The end."""
-        closing = transport.close_handshake
+        # Its stub does not say that there is none where the connection broke.
+        closing = cast("WSCloseHandshake | None", transport.close_handshake)
         error: Exception | None = None
-        if closing.recv is not None:
+        if closing is not None and closing.recv is not None:
             code = closing.recv.code.value
             if code not in {0, WSCloseCode.OK.value, WSCloseCode.GOING_AWAY.value}:
                 error = WebSocketError(f"the peer closed: {closing.recv.reason or 'no reason given'}", code)
