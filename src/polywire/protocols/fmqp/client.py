@@ -65,7 +65,7 @@ class Client:
         self._link: Link | None = None
         self._direct: Link | None = None  # the link while nothing waits to go before what is published
         self._decoder = Decoder(max_body=max_body)
-        self._intake = Intake()
+        self._intake = Intake(lambda: bool(self._round_trips))
         self._table = Table(self._intake, self._tell)
         self._round_trips = self._table.round_trips
         self._answers = True  # whether the broker does, as far as we know
@@ -75,6 +75,11 @@ class Client:
     def connected(self) -> bool:
         """Whether there is a live connection now."""
         return self._keeper.connected
+
+    @property
+    def answers(self) -> bool:
+        """Whether the broker answers what ``settled`` asks, as far as we know."""
+        return self._answers
 
     @property
     def discarded(self) -> int:
@@ -225,6 +230,7 @@ class Client:
         heard = asyncio.get_running_loop().create_future()
         self._round_trips[topic] = heard
         self._say(encode(Subscription(topic, FEEDBACK)) + encode(Subscription(topic)))
+        self._intake.decide()
         try:
             await heard
         finally:

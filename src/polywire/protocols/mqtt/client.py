@@ -84,8 +84,8 @@ class Client:
         self._acknowledgements = Acknowledgements(self._write)
         self._publishing = Publishing(window=window, buffer=buffer)
         self._subscribing = Subscribing(self._publishing, self._write, remembered=not clean_session)
-        self._intake = Intake(lambda: self._publishing.awaiting or self._subscribing.awaiting)
-        self._table = Table(self._intake, self._subscribing.forget)
+        self._intake = Intake(self._awaiting)
+        self._table = Table(self._intake, self._acknowledgements, self._subscribing.forget)
         self._keep_alive = KeepAlive(keep_alive, lambda: self._intake.paused)
         self._first = True
         self._holding: asyncio.TimerHandle | None = None
@@ -137,7 +137,8 @@ class Client:
     async def consume(self, topic_filter: str, *, qos: int = 1, limit: int = LIMIT) -> Consuming:
         """As ``subscribe``, but each message is acknowledged by its reader, who may take its time.
 
-        MQTT wants acknowledgements in order, so those of other subscriptions of this client wait for it.
+        MQTT wants acknowledgements in order, so those of other subscriptions of this client wait for it. What is not
+        acknowledged when the connection ends, or this is closed, the server gives out again.
         """
         consuming = Consuming(self._table, topic_filter, qos, limit)
         await self._subscribing.listen(consuming, self._open_table())
@@ -146,7 +147,9 @@ class Client:
     async def ping(self) -> None:
         """A PINGREQ and its answer."""
         await self._keeper.up()
-        await self._keep_alive.ping()
+        pong = self._keep_alive.ping()
+        self._intake.decide()
+        await pong
 
     async def close(self) -> None:
         """Wait a little for what is unacknowledged, disconnect, and leave nothing behind. The will is void then."""
@@ -290,6 +293,9 @@ class Client:
     def _write(self, data: bytes) -> None:
         if self._link is not None:
             self._link.write(data)
+
+    def _awaiting(self) -> bool:
+        return self._publishing.awaiting or self._subscribing.awaiting or self._keep_alive.awaiting
 
     def _gave_up(self, error: Closed) -> None:
         self._publishing.fail(error)

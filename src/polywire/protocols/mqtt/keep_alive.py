@@ -46,14 +46,19 @@ class KeepAlive:
             if pong is not None and not pong.done():
                 pong.set_exception(ConnectionLost("the connection ended"))
 
-    async def ping(self) -> None:
-        """A PINGREQ and its answer."""
+    @property
+    def awaiting(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return any(pong is not None for pong in self._waiting)
+
+    def ping(self) -> "asyncio.Future[None]":
+        """Send a PINGREQ, and give what is done when its answer comes."""
         if self._link is None:
             raise ConnectionLost("there is no connection", sent=False)
-        pong = asyncio.get_running_loop().create_future()
+        pong: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(pong)
         self._link.write(PINGREQ)
-        await pong
+        return pong
 
     def answered(self) -> None:
         """PINGRESP has come."""

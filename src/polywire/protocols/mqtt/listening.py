@@ -48,6 +48,7 @@ class Delivery:
 
     message: Publish
     owed: "Owed | None"
+    ear: "Consuming | None" = None
 
     def ack(self) -> None:
         """It is done. A second time does nothing."""
@@ -73,7 +74,7 @@ class Consuming(Inbox[Delivery]):
 
     def deliver(self, frame: Publish, owed: "Owed | None") -> None:
         """One message."""
-        delivery = Delivery(frame, owed)
+        delivery = Delivery(frame, owed, self)
         if owed is not None:
             owed.to.append(delivery)
         self.put(delivery)
@@ -85,12 +86,13 @@ Ear = Listening | Consuming
 class Owed:
     """An acknowledgement that waits for its readers, and for those of the messages before it (MQTT-150)."""
 
-    __slots__ = ("acknowledgements", "octets", "to")
+    __slots__ = ("acknowledgements", "octets", "to", "void")
 
     def __init__(self, acknowledgements: "Acknowledgements", octets: bytes) -> None:
         self.acknowledgements = acknowledgements
         self.octets = octets
         self.to: list[Delivery] = []
+        self.void = False
 
     def settle(self, delivery: Delivery) -> None:
         """One of its readers is done."""
@@ -118,7 +120,17 @@ class Acknowledgements:
     def go_on(self) -> None:
         """Send what nothing holds any more."""
         while self._owed and not self._owed[0].to:
-            self._write(self._owed.popleft().octets)
+            owed = self._owed.popleft()
+            if not owed.void:
+                self._write(owed.octets)
+
+    def abandon(self, ear: Consuming) -> None:
+        """What this reader has not acknowledged never is, on this connection, and keeps back nothing behind it."""
+        for owed in self._owed:
+            kept = [delivery for delivery in owed.to if delivery.ear is not ear]
+            owed.void = owed.void or len(kept) < len(owed.to)
+            owed.to = kept
+        self.go_on()
 
     def end(self) -> None:
         """The connection has ended: what is unacknowledged comes again, and is acknowledged then."""
@@ -128,8 +140,9 @@ class Acknowledgements:
 class Table:
     """All subscriptions of one client."""
 
-    def __init__(self, intake: Intake, unsubscribe: Callable[[str], None]) -> None:
+    def __init__(self, intake: Intake, acknowledgements: Acknowledgements, unsubscribe: Callable[[str], None]) -> None:
         self.intake: Final = intake
+        self._acknowledgements: Final = acknowledgements
         self._unsubscribe: Final = unsubscribe
         self._ears: Final[dict[str, list[Ear]]] = {}
         self._routes_to: Final[dict[tuple[int, ...], tuple[Ear, ...]]] = {}
@@ -166,6 +179,8 @@ class Table:
         if ear in ears:
             ears.remove(ear)
             self._forget_routes()
+            if isinstance(ear, Consuming):
+                self._acknowledgements.abandon(ear)
             if not ears:
                 del self._ears[ear.topic_filter]
                 self._unsubscribe(ear.topic_filter)

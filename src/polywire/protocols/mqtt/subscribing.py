@@ -34,6 +34,7 @@ class Subscribing:
         self._unsaid.discard(ear.topic_filter)
         if self._live:
             self._subscribe([(ear.topic_filter, table.qos(ear.topic_filter))])
+            table.intake.decide()
         try:
             await ear.receipt
         except BaseException:
