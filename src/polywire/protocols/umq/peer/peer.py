@@ -195,6 +195,14 @@ class Peer:
         self._sender.send(frames.Hello(self._machine.newest, text, len(attachments)), attachments)
         await self.opened()
 
+    def goodbye(self) -> None:
+        """A server goes away."""
+        self.fail(FatalCode.SHUTTING_DOWN)
+
+    def too_late(self) -> None:
+        """A client's handshake took too long."""
+        self.fail(FatalCode.LIMIT_EXCEEDED, "the handshake took too long")
+
     async def opened(self) -> None:
         """Wait for the end of the handshake. Raises ``Refused`` where it failed."""
         await asyncio.shield(self._opened)
