@@ -19,6 +19,7 @@ from polywire.client.dialing import DIAL_TIME
 from polywire.client.features import require
 from polywire.client.inbox import LIMIT
 from polywire.client.message import Body, Demand, Header, Message, octets
+from polywire.client.opening import Opening
 from polywire.client.receipt import Promise
 from polywire.client.reconnect import BUFFER, Backoff
 
@@ -188,29 +189,6 @@ class Bus:
         await self._adapter.close()
 
 
-class Connecting:
-    """A bus to be: ``async with`` it, or ``await`` it and close the bus yourself."""
-
-    def __init__(self, address: Address, settings: Settings) -> None:
-        self._address = address
-        self._settings = settings
-        self._bus: Bus | None = None
-
-    async def __aenter__(self) -> Bus:
-        self._bus = await self._connected()
-        return self._bus
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._bus is not None:
-            await self._bus.close()
-
-    def __await__(self) -> Generator[Any, None, Bus]:
-        return self._connected().__await__()
-
-    async def _connected(self) -> Bus:
-        return Bus(await adapters.connect(self._address, self._settings), self._address)
-
-
 def connect(
     url: str | None = None,
     *,
@@ -224,7 +202,7 @@ def connect(
     buffer: int = BUFFER,
     client_id: str | None = None,
     qos: int = 1,
-) -> Connecting:
+) -> Opening[Bus]:
     """A connection to a hub, or to any peer that speaks the URL's protocol.
 
     Where ``url``, ``user``, ``password`` or ``token`` are missing, ``POLYWIRE_URL`` and so on are used. The first
@@ -232,7 +210,12 @@ def connect(
     does not). ``buffer`` octets may wait to be sent meanwhile. ``client_id`` is for MQTT and sABC, ``qos`` for MQTT.
     """
     address = parse(url, protocol=protocol, user=user, password=password, token=token)
-    return Connecting(address, Settings(tls, connect_time, backoff, buffer, client_id, qos))
+    settings = Settings(tls, connect_time, backoff, buffer, client_id, qos)
+
+    async def opened() -> Bus:
+        return Bus(await adapters.connect(address, settings), address)
+
+    return Opening(opened)
 
 
 def _options(protocol: str, headers: Mapping[str, Header] | None, content_type: str | None, *, retain: bool) -> Options:

@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import socket
 import ssl
 from typing import Final, cast
 
 from polywire.client.address import Address
-from polywire.client.errors import ConnectFailed
+from polywire.client.errors import ConnectFailed, ConnectionLost
 from polywire.client.link import Link, Receiver, StreamLink
 from polywire.client.tls import client_context
 
@@ -40,12 +42,17 @@ async def dial(
     try:
         async with asyncio.timeout(timeout):
             if address.websocket:
-                return await _web(address, receiver, context, subprotocol, stream=stream)
-            return await _stream(address, receiver, context)
+                link = await _web(address, receiver, context, subprotocol, stream=stream)
+            else:
+                link = await _stream(address, receiver, context)
+        link.adopt()
+    except ConnectionLost as error:
+        raise ConnectFailed(str(address), error.reason) from error
     except TimeoutError as error:
         raise ConnectFailed(str(address), f"it took longer than {timeout:g} s") from error
     except (OSError, ssl.SSLError, ssl.CertificateError) as error:
         raise ConnectFailed(str(address), _words(error)) from error
+    return link
 
 
 async def _stream(address: Address, receiver: Receiver, context: ssl.SSLContext | None) -> Link:
@@ -111,4 +118,7 @@ def _words(error: Exception) -> str:
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or error}"
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, socket.gaierror) else None
+    if number is not None and number in errno.errorcode:
+        return os.strerror(number)
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -26,25 +26,28 @@ log = logging.getLogger("polywire.client")
 
 
 class Intake:
-    """Decides whether a connection is read: not while an inbox is full."""
+    """Decides whether a connection is read: not while an inbox is full.
 
-    def __init__(self) -> None:
+    ``owed`` tells whether a reply is awaited. Whoever begins to wait for one while an inbox is ``strained`` has it
+    decided anew.
+    """
+
+    def __init__(self, owed: Callable[[], bool] = lambda: False) -> None:
         self._full: set[Inbox[object]] = set()
-        self._owed = 0
+        self._owed = owed
         self._link: Link | None = None
         self.paused = False
+
+    @property
+    def strained(self) -> bool:
+        """Whether an inbox is full."""
+        return bool(self._full)
 
     def attach(self, link: Link | None) -> None:
         """From now on it is this connection."""
         self._link = link
         self.paused = False
-        self._decide()
-
-    def owe(self, change: int) -> None:
-        """So many more replies, or fewer, are awaited."""
-        self._owed += change
-        if self._full:
-            self._decide()
+        self.decide()
 
     def changed(self, inbox: "Inbox[object]") -> None:
         """An inbox has become full, or is no longer."""
@@ -52,11 +55,12 @@ class Intake:
             self._full.add(inbox)
         else:
             self._full.discard(inbox)
-        self._decide()
+        self.decide()
 
-    def _decide(self) -> None:
+    def decide(self) -> None:
+        """Read, or don't."""
         pause = bool(self._full)
-        if pause and self._owed > 0:
+        if pause and self._owed():
             pause = any(inbox.overfull for inbox in self._full)
             if pause and not self.paused:
                 log.warning("a reply is awaited and not read, because a subscription's messages are not taken")
@@ -109,6 +113,11 @@ class Inbox(Generic[Item]):
             return
         self._items.extend(items)
         self._came()
+
+    def clear(self) -> None:
+        """Drop what waits."""
+        self._items.clear()
+        self._mark()
 
     def close(self) -> None:
         """No more is wanted; what waits is dropped. Iterating ends."""

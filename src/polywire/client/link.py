@@ -50,15 +50,13 @@ class Link:
         self._waiting: list[asyncio.Future[None]] = []
         self._closing = False
         self._error: Exception | None = None
+        self._adopted = False
         self._ended: asyncio.Future[None] = self._loop.create_future()
+        self.full = False
+        """Whether the writer should wait, with ``room`` or for ``on_room``. Nothing is refused meanwhile."""
         self.on_room: Callable[[], None] | None = None
         self.on_end: Callable[[Link], None] | None = None
         self.leftover: list[bytes] = []
-
-    @property
-    def full(self) -> bool:
-        """Whether the writer should wait, with ``room`` or for ``on_room``. Nothing is refused meanwhile."""
-        return self._stalled or self._size >= BATCH
 
     @property
     def is_open(self) -> bool:
@@ -69,6 +67,12 @@ class Link:
     def held(self) -> int:
         """How many octets were written and not yet passed on."""
         return self._size
+
+    def adopt(self) -> None:
+        """The receiver has the link now, and is told of its end. Raises ``ConnectionLost`` where that has been."""
+        self._adopted = True
+        if not self.is_open:
+            raise ConnectionLost("the peer closed the connection at once") from self._error
 
     def peer(self, name: str) -> object:
         """What the transport knows of the other side: ``peername``, ``ssl_object``, …."""
@@ -81,6 +85,8 @@ class Link:
             return
         self._pending.append(data)
         self._size += len(data)
+        if self._size >= BATCH:
+            self.full = True
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
@@ -95,6 +101,7 @@ class Link:
             return
         pending, self._pending = self._pending, []
         self._size = 0
+        self.full = False
         self._transport.write(self._joined(pending))
 
     async def room(self) -> None:
@@ -194,7 +201,7 @@ class Link:
         self.leftover = self._pending + self.leftover
         self._pending = []
         self._size = 0
-        self._stalled = False
+        self._stalled = self.full = False
         self._error = self._error or error
         self._ended.set_result(None)
         self._tell_room()
@@ -202,17 +209,21 @@ class Link:
         if self.on_end is not None:
             self.on_end(self)
         receiver, self._receiver = self._receiver, None
-        if receiver is not None:
+        # One that ends before whoever dials has it is a failure to connect, and not told a second time.
+        if receiver is not None and self._adopted:
             receiver.lost(self._error)
 
     def pause_writing(self) -> None:
         """The transport's buffer is full."""
-        self._stalled = True
+        self._stalled = self.full = True
 
     def resume_writing(self) -> None:
         """It has room again."""
         self._stalled = False
-        self._turn()
+        self.full = self._size >= BATCH
+        self.flush()
+        if not self._stalled:
+            self._tell_room()
 
 
 class StreamLink(Link, asyncio.Protocol):
@@ -226,6 +237,7 @@ class StreamLink(Link, asyncio.Protocol):
         """The peer is there."""
         self._opened(transport)
         if self._accept is not None:
+            self._adopted = True
             self._receiver = self._accept(self)
 
     def data_received(self, data: bytes) -> None:

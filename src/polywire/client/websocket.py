@@ -60,6 +60,7 @@ class WebSocketLink(Link, WSListener):
         self._web = transport
         self._opened(transport.underlying_transport)
         if self._accept is not None:
+            self._adopted = True
             self._receiver = self._accept(self)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
