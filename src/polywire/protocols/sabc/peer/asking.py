@@ -37,15 +37,17 @@ class Asking:
             waiter: asyncio.Future[Whole] = self._loop.create_future()
             self._waiting[msg_id] = waiter
             timer = None
-            self._intake.owe(1)
+            if self._intake.strained:
+                self._intake.decide()
             try:
                 if seconds is not None:
                     timer = self._loop.call_later(seconds, _expire, waiter, seconds)
                 await self._sender.deliver(Message(self._sender.session_id, msg_id, body, headers))
                 return await waiter
             finally:
-                self._intake.owe(-1)
                 self._waiting.pop(msg_id, None)
+                if self._intake.strained:
+                    self._intake.decide()
                 if timer is not None:
                     timer.cancel()
                 if waiter.done() and not waiter.cancelled():

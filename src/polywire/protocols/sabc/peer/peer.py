@@ -71,7 +71,7 @@ class Peer:
         self.expires: float | None = None
         self.failed: Callable[[Failure], None] | None = None
         self.on_lost: Callable[[ConnectionLost], None] | None = None
-        self.intake = Intake()
+        self.intake = Intake(lambda: len(self._asking) > 0)
         own = new_session_id() if side is Side.SERVER else None
         self._login = login
         self._session = Session(side, own)

@@ -78,7 +78,7 @@ class Peer:
         )
         self._unfinished: dict[int, Received] = {}
         self._sender = Sender(self._machine)
-        self._intake = Intake()
+        self._intake = Intake(lambda: len(self._asking) > 0)
         self._asking = Asking(self._sender, self._intake, self._hold, limit=limits.in_flight)
         self._handling = Handling(self, self._sender, self._hold, limit=limits.in_flight, callbacks=limits.callbacks)
         self._handling.handler = handler
