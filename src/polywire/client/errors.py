@@ -58,6 +58,12 @@ class ConnectionLost(Unfinished):
 class Closed(Unfinished):
     """The client was closed, by its own program or because it gave up; ``__cause__`` then says why."""
 
+    def about(self, *, sent: bool) -> "Closed":
+        """The same, said of something that was to be sent."""
+        closed = Closed(self.reason, sent=sent)
+        closed.__cause__ = self.__cause__
+        return closed
+
 
 class BufferFull(Unfinished):
     """Nothing more is kept: ``held`` octets wait to be sent, and ``limit`` is the most. Await what was published."""

@@ -35,6 +35,7 @@ class Intake:
     def __init__(self, owed: Callable[[], bool] = lambda: False) -> None:
         self._full: set[Inbox[object]] = set()
         self._owed = owed
+        self._replies = 0
         self._link: Link | None = None
         self.paused = False
 
@@ -49,6 +50,12 @@ class Intake:
         self.paused = False
         self.decide()
 
+    def owe(self, change: int) -> None:
+        """So many more replies, or fewer, are awaited: for those that count them."""
+        self._replies += change
+        if self._full:
+            self.decide()
+
     def changed(self, inbox: "Inbox[object]") -> None:
         """An inbox has become full, or is no longer."""
         if inbox.full:
@@ -60,7 +67,7 @@ class Intake:
     def decide(self) -> None:
         """Read, or don't."""
         pause = bool(self._full)
-        if pause and self._owed():
+        if pause and (self._replies > 0 or self._owed()):
             pause = any(inbox.overfull for inbox in self._full)
             if pause and not self.paused:
                 log.warning("a reply is awaited and not read, because a subscription's messages are not taken")

@@ -57,6 +57,8 @@ class Link:
         self.on_room: Callable[[], None] | None = None
         self.on_end: Callable[[Link], None] | None = None
         self.leftover: list[bytes] = []
+        self.passed = 0
+        """How many octets were passed on so far."""
 
     @property
     def is_open(self) -> bool:
@@ -100,6 +102,7 @@ class Link:
         if self._transport is None or not self._pending or self._stalled:
             return
         pending, self._pending = self._pending, []
+        self.passed += self._size
         self._size = 0
         self.full = False
         self._transport.write(self._joined(pending))

@@ -4,6 +4,7 @@ What is written goes straight to the transport below, all frames of a turn at on
 (RFC 6455, 5.3), with keys from the system's generator, which is asked for many at a time.
 """
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Callable
@@ -50,6 +51,7 @@ class WebSocketLink(Link, WSListener):
         self._stream = stream
         self._max_message = max_message
         self._web: WSTransport | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._keys = memoryview(b"").cast("I")
         self._next_key = 0
         self._parts = bytearray()
@@ -58,6 +60,8 @@ class WebSocketLink(Link, WSListener):
     def on_ws_connected(self, transport: WSTransport) -> None:
         """The opening handshake is done."""
         self._web = transport
+        if self._client:
+            self._watch = self._loop.create_task(self._ending(transport))
         self._opened(transport.underlying_transport)
         if self._accept is not None:
             self._adopted = True
@@ -72,6 +76,8 @@ class WebSocketLink(Link, WSListener):
             code = closing.recv.code.value
             if code not in {0, WSCloseCode.OK.value, WSCloseCode.GOING_AWAY.value}:
                 error = WebSocketError(f"the peer closed: {closing.recv.reason or 'no reason given'}", code)
+        elif closing is not None and closing.sent is not None and closing.sent.code is not WSCloseCode.OK:
+            error = WebSocketError("the peer broke a rule", closing.sent.code.value)
         elif not self._closing:
             error = ConnectionResetError("the connection ended without a closing handshake")
         self._lost(error)
@@ -130,6 +136,11 @@ class WebSocketLink(Link, WSListener):
         if self._web is not None:
             self._web.send_close(code, reason.encode())
             self._web.disconnect()
+
+    async def _ending(self, transport: WSTransport) -> None:
+        """See how it ends, for ``picows`` wants somebody to; what is wrong is told in ``on_ws_disconnected``."""
+        with contextlib.suppress(Exception):
+            await transport.wait_disconnected()
 
     def _say_goodbye(self) -> None:
         """The closing handshake; the peer's answer ends the connection."""

@@ -237,7 +237,7 @@ class Client:
                 heard.set_exception(ConnectionLost("the connection ended"))
 
     def _gave_up(self, error: Closed) -> None:
-        self._backlog.fail(Closed(error.reason, sent=False))
+        self._backlog.fail(error.about(sent=False))
         self._table.end(error)
 
     def _must_be_open(self) -> None:
@@ -254,7 +254,7 @@ class Client:
 
     def _later(self, data: bytes) -> Receipt:
         if self._keeper.closed is not None:
-            raise Closed(self._keeper.closed.reason, sent=False) from self._keeper.closed.__cause__
+            raise self._keeper.closed.about(sent=False)
         self._direct = None
         return self._backlog.add(data, len(data))
 
