@@ -5,7 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from polywire.protocols.umq import Limits, Peer, Server, connect, serve
+from polywire.client.serving import Server
+from polywire.protocols.umq import Limits, Peer, connect, serve
 from polywire.protocols.umq.peer.handling import Handler
 from polywire.protocols.umq.peer.peer import DEFAULT_LIMITS
 
@@ -14,7 +15,7 @@ from polywire.protocols.umq.peer.peer import DEFAULT_LIMITS
 class Both:
     """The two ends of one connection."""
 
-    server: Server
+    server: Server[Peer]
     near: Peer
     far: Peer
 

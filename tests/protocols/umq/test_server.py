@@ -12,7 +12,6 @@ from websockets.exceptions import ConnectionClosed
 from polywire.client.errors import ConnectFailed, ConnectionLost, Refused
 from polywire.client.tls import client_context, server_context
 from polywire.protocols.umq import FatalCode, Peer, Received, Rejected, Reply, Request, RpcException, connect, serve
-from polywire.protocols.umq import server as umq_server
 from tests.client.loops import run, until
 from tests.faults.proxy import proxied, random_cuts
 from tests.protocols.umq.programs import connected
@@ -91,11 +90,12 @@ def test_a_greeting_that_fails_is_logged_and_refuses_for_now(caplog: pytest.LogC
     assert "ValueError: secret" in caplog.text
 
 
-def test_a_client_that_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(umq_server, "HANDSHAKE_TIME", 0.05)
-
+def test_a_client_that_says_nothing_is_sent_away() -> None:
     async def main() -> None:
-        async with serve(echo, port=0) as server, web_connect(server.url.replace("umq:", "ws:")) as socket:
+        async with (
+            serve(echo, port=0, handshake_time=0.05) as server,
+            web_connect(server.url.replace("umq:", "ws:")) as socket,
+        ):
             assert await socket.recv() == "F0:9 Limit exceeded: the handshake took too long"
             with pytest.raises(ConnectionClosed):
                 await socket.recv()
@@ -144,7 +144,7 @@ def test_closing_lets_what_is_under_way_finish_and_refuses_the_rest() -> None:
             under_way = asyncio.create_task(peer.call("first"))
             await until(lambda: any(len(each._handling) for each in server.peers))
             closing = asyncio.create_task(server.close())
-            await until(lambda: server._closing)
+            await until(lambda: server._draining)
             with pytest.raises(RpcException) as refused:
                 await peer.call("second")
             assert refused.value.code == FatalCode.SHUTTING_DOWN

@@ -34,7 +34,7 @@ from polywire.protocols.umq.peer.handling import Reply, Request
 from polywire.protocols.umq.peer.peer import Limits, Peer
 from polywire.protocols.umq.peer.streaming import Publication, Subscription
 from polywire.protocols.umq.remote_hub import HubMessage, HubRequest, HubSubscription, RemoteHub
-from polywire.protocols.umq.server import Server, serve
+from polywire.protocols.umq.server import serve
 from polywire.protocols.umq.state import Machine, Role, State
 from polywire.protocols.umq.topics import Publications, Subscriptions
 
@@ -74,7 +74,6 @@ __all__ = [
     "Result",
     "Role",
     "RpcException",
-    "Server",
     "SetAttribute",
     "State",
     "Subscription",

@@ -73,7 +73,8 @@ class Asking:
         count = len(attachments)
         frame = Call(call_id, text, count) if callback_id is None else Callback(call_id, callback_id, text, count)
         timer = None
-        self._intake.owe(1)
+        if self._intake.strained:
+            self._intake.decide()
         try:
             sender.send(frame, attachments)
             if seconds is not None:
@@ -81,8 +82,9 @@ class Asking:
             await sender.room()
             return await answer
         finally:
-            self._intake.owe(-1)
             self._asked.abandon(call_id)
+            if self._intake.strained:
+                self._intake.decide()
             if timer is not None:
                 timer.cancel()
             if answer.done() and not answer.cancelled():

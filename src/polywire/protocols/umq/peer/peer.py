@@ -78,7 +78,7 @@ class Peer:
         )
         self._unfinished: dict[int, Received] = {}
         self._sender = Sender(self._machine)
-        self._intake = Intake()
+        self._intake = Intake(lambda: len(self._asking) > 0)
         self._asking = Asking(self._sender, self._intake, self._hold, limit=limits.in_flight)
         self._handling = Handling(self, self._sender, self._hold, limit=limits.in_flight, callbacks=limits.callbacks)
         self._handling.handler = handler
@@ -194,6 +194,14 @@ class Peer:
         """A client's handshake. Raises ``Refused``."""
         self._sender.send(frames.Hello(self._machine.newest, text, len(attachments)), attachments)
         await self.opened()
+
+    def goodbye(self) -> None:
+        """A server goes away."""
+        self.fail(FatalCode.SHUTTING_DOWN)
+
+    def too_late(self) -> None:
+        """A client's handshake took too long."""
+        self.fail(FatalCode.LIMIT_EXCEEDED, "the handshake took too long")
 
     async def opened(self) -> None:
         """Wait for the end of the handshake. Raises ``Refused`` where it failed."""
