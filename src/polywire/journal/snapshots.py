@@ -22,9 +22,6 @@ from polywire.journal.schema import PLAIN_SCHEMA
 from polywire.journal.segments import STATE, segment_name, sync_folder
 from polywire.journal.state import KEYS, NO_ROWS, fold, references, resolve
 
-KEPT: Final = 2
-"""How many snapshots stay: the newest, and one to fall back on."""
-
 NEAR: Final = 65536
 """Rows that are wanted and at most so far apart are read in one go."""
 
@@ -65,7 +62,7 @@ def state_of(folder: Path, *, to_offset: int | None = None) -> State:
 
 
 def save(folder: Path, state: State) -> Path:
-    """Write a snapshot, whole or not at all, and remove those that are not needed any more."""
+    """Write a snapshot, whole or not at all."""
     sink = pa.BufferOutputStream()
     with ipc.new_stream(sink, PLAIN_SCHEMA, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_table(state.rows)
@@ -79,8 +76,6 @@ def save(folder: Path, state: State) -> Path:
         os.fsync(file.fileno())
     unfinished.rename(path)
     sync_folder(folder)
-    for old in _snapshots(folder)[KEPT:]:
-        old.unlink(missing_ok=True)
     return path
 
 

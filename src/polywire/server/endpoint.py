@@ -194,7 +194,7 @@ class Endpoint:
             for data in held:
                 self.deliver(data)
 
-        self._gate.authenticate(login, self.certificate, self._listener, client, finished)
+        self._gate.authenticate(login, self.certificate, self._listener, client.address, finished)
 
     def established(self) -> None:
         """The handshake is over."""

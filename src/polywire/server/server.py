@@ -26,7 +26,7 @@ from polywire.server.config import ConfigError, Loaded, Problem
 from polywire.server.descriptors import connections_left
 from polywire.server.endpoint import Endpoint
 from polywire.server.gate import Gate
-from polywire.server.http import Answer, HttpConnections, HttpProtocol
+from polywire.server.http import Answer, HttpConnections, HttpProtocol, Tree
 from polywire.server.metrics import CONTENT_TYPE, Metrics
 from polywire.server.speaking import Spoken, spoken_by
 from polywire.server.streams import StreamProtocol
@@ -172,12 +172,21 @@ class Server:
         if key == "http":
             handlers = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics_page}
             connections: HttpConnections = {}
-            await self._open(key, address, lambda: HttpProtocol(handlers, connections))
+            trees = self._trees(address)
+            await self._open(key, address, lambda: HttpProtocol(handlers, connections, trees))
             return
         spoken = self._spoken.get(key)
         if spoken is None:
             raise ConfigError([Problem(f'nothing speaks {key} yet; set it to "off"', f"listen.{key}")])
         await self._open(key, address, lambda: StreamProtocol(self._endpoint(key, spoken)))
+
+    def _trees(self, address: Address) -> dict[str, Tree]:
+        wanted = self._loaded.config.journal
+        if not wanted.enabled:
+            return {}
+        from polywire.server.journal_pages import JournalPages  # noqa: PLC0415 - Arrow, only where there is a journal
+
+        return {"/journal/": JournalPages(wanted.path, self.gate, local=address.local)}
 
     async def _open(self, key: str, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
         tls = self._tls if address.encrypted else None
