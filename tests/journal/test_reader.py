@@ -19,7 +19,7 @@ from polywire.journal import CorruptBatch, Journal, JournalError, Log
 from polywire.journal.framing import END_OF_STREAM
 from polywire.journal.index import index_octets, read_index
 from polywire.journal.kinds import QUEUED_FLAG
-from tests.journal.rows import NODE, SECOND, START, rows
+from tests.journal.rows import NODE, SECOND, START, compact, rows
 from tests.journal.test_recovery import ARROW, INDEX, entries_of, flip
 
 BEGIN = datetime.fromtimestamp(START // SECOND, UTC)
@@ -47,15 +47,6 @@ def single(tmp_path: Path) -> Path:
     with Log(folder, node=NODE) as log:
         log.roll()
     return folder
-
-
-def compact(folder: Path, first_offset: int) -> None:
-    """The segment as Parquet in its place, in row groups of two rows."""
-    name = f"{first_offset:020d}"
-    table = pa.Table.from_batches(list(polywire.journal.open(folder).scan(from_offset=first_offset)))
-    pq.write_table(table.slice(0, 3), folder / f"{name}.parquet", row_group_size=2, write_page_checksum=True)
-    (folder / f"{name}.arrow").unlink()
-    (folder / f"{name}.index").unlink()
 
 
 def column(batches: Any, name: str = "offset") -> list[Any]:
