@@ -81,21 +81,25 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A number of octets."""
+    """A number of octets. ``never``: what 0 stands for, where it is allowed."""
 
     about: str
     _: KW_ONLY
     least: int = 1
     most: int
+    never: str = ""
 
     @property
     def allowed(self) -> str:
         """The bounds, and both ways to write it."""
-        return f'octets, from {show_size(self.least)} to {show_size(self.most)}, such as 65536 or "64 KiB"'
+        zero = f", or 0 for {self.never}" if self.never else ""
+        return f'octets, from {show_size(self.least)} to {show_size(self.most)}{zero}, such as 65536 or "64 KiB"'
 
     def read(self, value: object, _folder: Path) -> int:
         """A number, or text with a unit."""
         octets = parse_size(value) if isinstance(value, str) else value
+        if self.never and octets == 0 and not isinstance(octets, bool):
+            return 0
         return int(_typed(octets, Annotated[int, msgspec.Meta(ge=self.least, le=self.most)]))
 
     def show(self, value: int) -> str:
@@ -204,10 +208,11 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words."""
+    """One of a few words. ``not_here`` is a word that others of its kind may have, and why this key may not."""
 
     about: str
     words: tuple[str, ...]
+    not_here: tuple[str, str] | None = None
 
     @property
     def allowed(self) -> str:
@@ -218,6 +223,8 @@ class Choice:
         """One of the words, letter by letter."""
         # 1.3 without quotes, as in --set tls.minimum_version=1.3, is a number to TOML.
         word = str(value) if isinstance(value, float) else value
+        if self.not_here is not None and word == self.not_here[0]:
+            raise ValueError(self.not_here[1])
         if not isinstance(word, str) or word not in self.words:
             raise ValueError
         return word
