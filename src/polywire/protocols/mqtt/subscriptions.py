@@ -2,9 +2,9 @@
 
 from typing import Final, final
 
-from polywire.hub.channels import from_mqtt, is_literal
+from polywire.hub.channels import from_mqtt
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, FORBIDDEN, QUEUE_PREFIX, TOO_DEEP, Hub, is_too_deep
+from polywire.hub.hub import DRAINING, FORBIDDEN, QUEUE_PREFIX, TOO_DEEP, TOO_MANY_QUEUES, Hub, is_queue, is_too_deep
 from polywire.hub.message import Message
 from polywire.protocols.mqtt.flows import suback, unsuback
 from polywire.protocols.mqtt.outgoing import MqttConsumer, MqttSubscription, Outgoing
@@ -61,6 +61,7 @@ class Subscriptions:
             self._filters[topic_filter] = qos
             codes.append(qos)
             if is_queue(pattern):
+                self._hub.queue(pattern[len(QUEUE_PREFIX) :])  # so that the next filter's is counted on top of it
                 queues.append((topic_filter, qos))
             else:
                 subscription = MqttSubscription(pattern, qos, client, self._outgoing)
@@ -108,6 +109,8 @@ class Subscriptions:
             return TOO_DEEP
         if topic_filter not in self._filters and len(self._filters) >= self._most:
             return LIMIT
+        if is_queue(pattern) and not self._hub.takes_queue(pattern):
+            return TOO_MANY_QUEUES
         return ""
 
     def _consume(self, channel: str, qos: int) -> None:
@@ -122,8 +125,3 @@ class Subscriptions:
         consumer.qos = qos
         self._consumers[channel] = consumer
         queue.attach(consumer)
-
-
-def is_queue(pattern: str) -> bool:
-    """Whether a subscription to the pattern consumes a queue; one with wildcards never does."""
-    return pattern.startswith(QUEUE_PREFIX) and is_literal(pattern)

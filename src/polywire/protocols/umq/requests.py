@@ -7,7 +7,17 @@ from typing import Final, final
 
 from polywire.hub.channels import from_stars, is_literal, name_problem
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, FORBIDDEN, QUEUE_FULL, QUEUE_PREFIX, RETAINED_FULL, SERVICE_CHANNEL, Hub
+from polywire.hub.hub import (
+    DRAINING,
+    FORBIDDEN,
+    NO_QUEUE,
+    QUEUE_FULL,
+    QUEUE_PREFIX,
+    RETAINED_FULL,
+    SERVICE_CHANNEL,
+    TOO_MANY_QUEUES,
+    Hub,
+)
 from polywire.hub.message import Headers, HeaderValue, Message
 from polywire.hub.peer import Limits
 from polywire.protocols.umq.answers import Answers, writable
@@ -34,6 +44,7 @@ REFUSALS: Final = {
     FORBIDDEN: (FatalCode.FORBIDDEN, ""),
     SERVICE_CHANNEL: (FatalCode.FORBIDDEN, "channels under $ are the hub's own"),
     QUEUE_FULL: (FatalCode.UNAVAILABLE, "the queue is full"),
+    TOO_MANY_QUEUES: (FatalCode.LIMIT_EXCEEDED, NO_QUEUE),
     RETAINED_FULL: (FatalCode.LIMIT_EXCEEDED, "no room for another retained message"),
     DRAINING: (FatalCode.SHUTTING_DOWN, ""),
 }
@@ -166,6 +177,8 @@ class Requests:
             raise MethodError("a queue is consumed by its name, not by a pattern", rule="UMQ-150")
         if not self._client.grants.may_subscribe(pattern, dollar=False):
             raise self._forbidden()
+        if queued and not self._hub.takes_queue(pattern):
+            raise MethodError(NO_QUEUE, rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
         self._topics.ids.open(method.topic_id)
         self._answers.result(call_id)
         if queued:
