@@ -25,9 +25,9 @@ class Subscription:
     A reader that does not keep up makes the connection stop reading (``polywire.client.inbox``).
     """
 
-    def __init__(self, streaming: "Streaming", topic_id: int, intake: Intake) -> None:
+    def __init__(self, streaming: "Streaming", topic_id: int, intake: Intake, limit: int) -> None:
         self.topic_id = topic_id
-        self.inbox: Inbox[Received] = Inbox(intake)
+        self.inbox: Inbox[Received] = Inbox(intake, limit)
         self._streaming = streaming
 
     @property
@@ -108,10 +108,10 @@ class Streaming:
         """How many topics this side has subscribed to."""
         return len(self._subscriptions)
 
-    def subscribe(self, topic_id: int | None) -> Subscription:
+    def subscribe(self, topic_id: int | None, limit: int) -> Subscription:
         """Be ready for a topic's updates."""
         chosen = self._subscriptions.open(topic_id)
-        subscription = Subscription(self, chosen, self._intake)
+        subscription = Subscription(self, chosen, self._intake, limit)
         self._subscribed[chosen] = subscription
         return subscription
 
