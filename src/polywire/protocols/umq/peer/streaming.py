@@ -17,6 +17,9 @@ from polywire.protocols.umq.peer.asking import Hold
 from polywire.protocols.umq.peer.sending import Attachable, Sender
 from polywire.protocols.umq.topics import Action, Publications, Subscriptions
 
+ATTACHMENT = 64 * 1024
+"""Octets that an attachment which has not come yet counts in an inbox."""
+
 
 class Subscription:
     """The updates of one topic, as an async iterator that ends with the topic.
@@ -163,7 +166,8 @@ class Streaming:
             self._sender.send(Unsubscribe(frame.topic_id))
         elif action is Action.DELIVER:
             received = self._hold(frame.payload, frame.attachments, frame.ordinal)
-            self._subscribed[frame.topic_id].inbox.put(received)
+            octets = len(frame.payload) + frame.attachments * ATTACHMENT
+            self._subscribed[frame.topic_id].inbox.put(received, octets)
 
     def closed(self, frame: TopicClose) -> None:
         """Take a ``D``."""
