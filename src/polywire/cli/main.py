@@ -7,8 +7,15 @@ import typer
 
 import polywire
 from polywire.cli import config, journal, user
+from polywire.cli.bench import bench, bench_epilog
+from polywire.cli.call import call, call_epilog
 from polywire.cli.decode import decode, decode_epilog
+from polywire.cli.demand import demand, demand_epilog
 from polywire.cli.options import ConfigFile, Insecure, Sets, config_errors_reported, examples
+from polywire.cli.ping import ping, ping_epilog
+from polywire.cli.pub import pub, pub_epilog
+from polywire.cli.serve_echo import serve_echo, serve_echo_epilog
+from polywire.cli.sub import sub, sub_epilog
 from polywire.server.config import load
 
 SERVER = "polywire.server.run"
@@ -26,6 +33,13 @@ app = typer.Typer(
 app.add_typer(config.app, name="config")
 app.add_typer(user.app, name="user")
 app.add_typer(journal.app, name="journal")
+app.command(epilog=pub_epilog)(pub)
+app.command(epilog=sub_epilog)(sub)
+app.command(epilog=call_epilog)(call)
+app.command("serve-echo", epilog=serve_echo_epilog)(serve_echo)
+app.command(epilog=demand_epilog)(demand)
+app.command(epilog=ping_epilog)(ping)
+app.command(epilog=bench_epilog)(bench)
 app.command(epilog=decode_epilog)(decode)
 
 
