@@ -12,10 +12,13 @@ import pytest
 
 from polywire import journal
 from polywire.journal import housekeeping
+from polywire.journal.batches import BatchMaker
 from polywire.journal.housekeeping import Housekeeping, HousekeepingBusy, clear_leftovers, housekeeping_lock
 from polywire.journal.log import Log
 from polywire.journal.readers import NamedReaders
 from polywire.journal.retention import KeepLimits
+from polywire.journal.snapshots import save, state_of
+from tests.journal.recording import MQTT, Recording
 from tests.journal.rows import rows
 
 HOUR = 3600 * 1_000_000
@@ -196,6 +199,17 @@ def test_the_index_of_a_deleted_segment_is_cleared_and_that_of_a_new_one_is_not(
     assert newest.exists()
 
 
+def test_a_snapshot_that_was_never_finished_is_cleared_once_it_is_out_of_date(log: Log) -> None:
+    for _ in range(2):
+        roll(log)
+    old, newest = log.path / name(5, "state-unfinished"), log.path / name(20, "state-unfinished")
+    old.write_bytes(b"half")
+    newest.write_bytes(b"half")
+    clear_leftovers(log.path)
+    assert not old.exists()
+    assert newest.exists()
+
+
 def test_two_do_not_keep_house_at_once(log: Log) -> None:
     roll(log)
     with housekeeping_lock(log.path):
@@ -264,3 +278,26 @@ def test_a_stop_does_not_wait_for_a_compaction(log: Log) -> None:
     house.stop()
     assert house.failures == 0
     assert path.exists()
+
+
+def test_a_delivery_of_a_retained_message_whose_segment_is_gone_comes_back_whole(log: Log) -> None:
+    rec = Recording()
+    maker = BatchMaker("here")
+
+    def write() -> None:
+        for columns in rec.recorder.take():
+            log.append(maker.make(columns), state=True)
+
+    retained = rec.publish("a", b"kept for long", retain=True)
+    for number in range(3):
+        rec.publish("b", b"%d" % number)
+        write()
+        log.roll()
+        save(log.path, state_of(log.path, to_offset=log.next_offset))
+    assert Housekeeping(log.path, KEEP_ONE, compact=False).round().deleted == [name(0, "arrow"), name(2, "arrow")]
+    rec.recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
+    rec.recorder.stored(MQTT, "dev", "a", retained, 1, 0, retain=True)
+    write()
+    found = [(row["kind"], row["channel"], row["body"]) for row in state_of(log.path).rows.to_pylist()]
+    assert ("deliver", "a", b"kept for long") in found
+    assert ("publish", "a", b"kept for long") in found

@@ -24,6 +24,7 @@ from polywire.journal.reader import Journal, open_journal
 from polywire.journal.readers import NamedReaders
 from polywire.journal.retention import KeepLimits, plan_retention
 from polywire.journal.segments import ARROW, INDEX, PARQUET, STATE, parse_name, segment_name, sync_folder
+from polywire.journal.snapshots import UNFINISHED
 
 LOCK_NAME: Final = "housekeeping.lock"
 """Held while files are replaced or deleted, so that a command and a hub don't do it at once."""
@@ -238,12 +239,16 @@ def housekeeping_lock(folder: Path) -> Iterator[None]:
 def clear_leftovers(folder: Path) -> None:
     """Remove what a compaction or deletion that was killed has left; only under the lock."""
     names = [path.name for path in folder.iterdir()]
+    newest_state = max(_state_offsets(folder), default=0)
     segments = [segment for segment in map(parse_name, names) if segment is not None]
     first = min((segment.first_offset for segment in segments), default=0)
     for name in names:
         part = name.endswith(PART_SUFFIX) and parse_name(name.removesuffix(PART_SUFFIX)) is not None
         # The index of a segment that is gone. Only of one before all others: the writer may be creating the newest.
-        if part or _offset_of(name, INDEX, first) < first:
+        part = part or _offset_of(name, INDEX, first) < first
+        # A snapshot that was not finished. Only one that is out of date: the hub may be writing the newest.
+        part = part or _offset_of(name, UNFINISHED, newest_state) < newest_state
+        if part:
             (folder / name).unlink(missing_ok=True)
     for segment in segments:
         if segment.format == PARQUET:
