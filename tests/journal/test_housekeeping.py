@@ -267,6 +267,21 @@ def test_errors_are_logged_and_counted_and_the_thread_lives(
         house.stop()
 
 
+def test_a_snapshot_that_fails_does_not_keep_the_rest_from_being_done(
+    log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(4):
+        roll(log)
+
+    def fails() -> None:
+        raise OSError(28, "No space left on device")
+
+    with caplog.at_level(logging.WARNING):
+        done = Housekeeping(log.path, KEEP_ONE, before=fails).round()
+    assert (len(done.compacted), len(done.deleted), len(done.failures)) == (4, 3, 1)
+    assert "No space left" in caplog.text
+
+
 def test_a_stop_does_not_wait_for_a_compaction(log: Log) -> None:
     roll(log)
     path = log.path / name(0, "arrow")

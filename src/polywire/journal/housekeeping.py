@@ -109,8 +109,7 @@ class Housekeeping:
         try:
             with housekeeping_lock(self._folder):
                 clear_leftovers(self._folder)
-                if self._before is not None:
-                    self._before()
+                self._prepare(done)
                 if self._compact:
                     self._compact_all(done)
                 if not self._stopping.is_set():
@@ -126,6 +125,16 @@ class Housekeeping:
         self.deleted += len(done.deleted)
         self.failures += len(done.failures)
         return done
+
+    def _prepare(self, done: Done) -> None:
+        """What is to be done before; if it fails, the rest is done all the same: it may be what makes room again."""
+        if self._before is None:
+            return
+        try:
+            self._before()
+        except Exception as error:
+            log.warning("the hub's state could not be written down; it is tried again", exc_info=True)
+            done.failures.append(str(error))
 
     def _run(self) -> None:
         period = PERIOD if self._limits.seconds else None
