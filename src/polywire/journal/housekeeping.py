@@ -1,4 +1,4 @@
-"""Housekeeping of a journal that is being written: closed segments are compacted, then those no longer kept deleted.
+"""Housekeeping of a journal that is being written: closed segments are compacted, those no longer kept are deleted.
 
 A thread does it, whenever it is told that a segment was closed, and now and then for the sake of age. Nothing that goes
 wrong here touches the hub: it is logged, counted, and tried again the next time.
@@ -81,6 +81,7 @@ class Housekeeping:
         self._process: subprocess.Popen[str] | None = None
         self._damaged: set[str] = set()
         self._told = ""
+        self._journal: Journal | None = None
 
     def start(self) -> None:
         """Begin, with a first round at once: the last hub may have been killed in the middle of one."""
@@ -110,10 +111,7 @@ class Housekeeping:
             with housekeeping_lock(self._folder):
                 clear_leftovers(self._folder)
                 self._prepare(done)
-                if self._compact:
-                    self._compact_all(done)
-                if not self._stopping.is_set():
-                    self._retain(done)
+                self._work(done)
         except HousekeepingBusy as error:
             log.info("%s", error)
         except Exception as error:
@@ -145,26 +143,44 @@ class Housekeeping:
                 return
             self.round()
 
-    def _compact_all(self, done: Done) -> None:
-        for path in compactable(self._folder):
-            if self._stopping.is_set():
+    def _work(self, done: Done) -> None:
+        """Compact one segment after the other, the oldest first, and delete in between.
+
+        A busy hub closes segments faster than they are compacted. What goes anyway is then not compacted first, and
+        the limits are kept meanwhile.
+        """
+        tried: set[str] = set()
+        while not self._stopping.is_set():
+            waiting = [path for path in self._compactable() if path.name not in tried]
+            if len(waiting) != 1:
+                self._retain(done)
+                waiting = [path for path in waiting if path.exists()]
+            if not waiting:
                 return
-            if path.name in self._damaged:
-                continue
-            result = self._compact_one(path)
-            if isinstance(result, Compacted):
-                done.compacted.append(result)
-                log.info(
-                    "compacted %s: %d rows, %.1f MiB became %.1f, in %.1f s",
-                    path.name,
-                    result.rows,
-                    result.octets_before / _NICE_SIZES,
-                    result.octets / _NICE_SIZES,
-                    result.seconds,
-                )
-            elif not self._stopping.is_set():
-                done.failures.append(result)
-                log.warning("%s was not compacted, and stays as it is: %s", path.name, result)
+            tried.add(waiting[0].name)
+            self._compact_next(waiting[0], done)
+            if self._wake.is_set() and not self._stopping.is_set():
+                self._wake.clear()
+                self._prepare(done)
+
+    def _compactable(self) -> list[Path]:
+        return [path for path in compactable(self._folder) if path.name not in self._damaged] if self._compact else []
+
+    def _compact_next(self, path: Path, done: Done) -> None:
+        result = self._compact_one(path)
+        if isinstance(result, Compacted):
+            done.compacted.append(result)
+            log.info(
+                "compacted %s: %d rows, %.1f MiB became %.1f, in %.1f s",
+                path.name,
+                result.rows,
+                result.octets_before / _NICE_SIZES,
+                result.octets / _NICE_SIZES,
+                result.seconds,
+            )
+        elif not self._stopping.is_set():
+            done.failures.append(result)
+            log.warning("%s was not compacted, and stays as it is: %s", path.name, result)
 
     def _compact_one(self, path: Path) -> Compacted | str:
         """Compact in a process of its own; what went wrong where it did."""
@@ -203,9 +219,11 @@ class Housekeeping:
         for reader in readers:
             if reader.problem:
                 log.warning("%s; until then everything is kept", reader.problem)
-        journal: Journal = open_journal(self._folder)
+        if self._journal is None:
+            self._journal = open_journal(self._folder)
+        self._journal.refresh()
         plan = plan_retention(
-            journal.segments(),
+            self._journal.segments(),
             self._limits,
             now=datetime.now(UTC),
             state_offset=state_offset(self._folder),
