@@ -121,8 +121,7 @@ class Server:
             return
         self.gate.open = False
         self._close_listeners()
-        self.hub.draining = True
-        self.hub.services.draining = True
+        self.hub.stop_work()
         self._rpc.drain()
         for endpoint in list(self.gate.connections):
             endpoint.drain()
