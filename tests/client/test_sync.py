@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -99,6 +100,19 @@ def test_waiting_ends_when_its_time_is_over(hub: HubProcess) -> None:
             messages.get(timeout=0.05)
         bus.publish("silence", "broken")
         assert messages.get(timeout=10).text == "broken"
+
+
+def test_ctrl_c_interrupts_a_wait_and_nothing_else(hub: HubProcess) -> None:
+    with opened(hub, "mqtt") as bus, bus.subscribe("interrupted") as messages:
+        main = threading.main_thread().ident
+        assert main == threading.get_ident()
+        key = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
+        key.start()
+        with pytest.raises(KeyboardInterrupt):
+            messages.get()
+        key.join()
+        bus.publish("interrupted", "still there")
+        assert messages.get(timeout=10).text == "still there"
 
 
 def test_what_a_protocol_can_not_do_raises_here_too(hub: HubProcess) -> None:
