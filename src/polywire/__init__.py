@@ -23,6 +23,7 @@ from polywire.errors import (
 if TYPE_CHECKING:
     from polywire.client.bus import Bus, connect
     from polywire.client.errors import (
+        AddressError,
         BufferFull,
         CallFailed,
         ClientError,
@@ -44,6 +45,7 @@ if pure_wanted():
 __version__ = "0.1.0"
 
 __all__ = [
+    "AddressError",
     "Backoff",
     "BufferFull",
     "Bus",
@@ -70,6 +72,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "AddressError": "errors",
     "Backoff": "reconnect",
     "BufferFull": "errors",
     "Bus": "bus",

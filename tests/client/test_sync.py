@@ -1,5 +1,6 @@
 """The blocking twin, against a running hub."""
 
+import _thread
 import contextlib
 import gc
 import threading
@@ -99,6 +100,17 @@ def test_waiting_ends_when_its_time_is_over(hub: HubProcess) -> None:
             messages.get(timeout=0.05)
         bus.publish("silence", "broken")
         assert messages.get(timeout=10).text == "broken"
+
+
+def test_ctrl_c_interrupts_a_wait_and_nothing_else(hub: HubProcess) -> None:
+    with opened(hub, "mqtt") as bus, bus.subscribe("interrupted") as messages:
+        key = threading.Timer(0.1, _thread.interrupt_main)
+        key.start()
+        with pytest.raises(KeyboardInterrupt):
+            messages.get()
+        key.join()
+        bus.publish("interrupted", "still there")
+        assert messages.get(timeout=10).text == "still there"
 
 
 def test_what_a_protocol_can_not_do_raises_here_too(hub: HubProcess) -> None:
