@@ -23,12 +23,14 @@ from polywire.errors import (
 if TYPE_CHECKING:
     from polywire.client.bus import Bus, connect
     from polywire.client.errors import (
+        AddressError,
         BufferFull,
         CallFailed,
         ClientError,
         Closed,
         ConnectFailed,
         ConnectionLost,
+        Overrun,
         Refused,
         Timeout,
         Unsupported,
@@ -44,6 +46,7 @@ if pure_wanted():
 __version__ = "0.1.0"
 
 __all__ = [
+    "AddressError",
     "Backoff",
     "BufferFull",
     "Bus",
@@ -55,6 +58,7 @@ __all__ = [
     "Demand",
     "LocalProtocolError",
     "Message",
+    "Overrun",
     "PolywireError",
     "Promise",
     "ProtocolError",
@@ -70,6 +74,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "AddressError": "errors",
     "Backoff": "reconnect",
     "BufferFull": "errors",
     "Bus": "bus",
@@ -80,6 +85,7 @@ _LATER = {
     "ConnectionLost": "errors",
     "Demand": "message",
     "Message": "message",
+    "Overrun": "errors",
     "Promise": "receipt",
     "Refused": "errors",
     "Request": "message",
