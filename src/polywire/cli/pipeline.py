@@ -6,7 +6,7 @@ Everything of Spark is imported by the commands themselves, so that the others s
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,7 +145,7 @@ def backfill(
         from polywire.pipeline.backfilling import backfill as fill  # noqa: PLC0415 - see above
         from polywire.pipeline.jobs import Job  # noqa: PLC0415 - see above
 
-        begin, end = day("--from", first), day("--to", last or first) + timedelta(days=1)
+        begin, end = day("--from", first), day("--to", last or first)
         job = Job(
             journal=journal_place(journal, config),
             lake=lake_place(lake),
@@ -155,8 +155,8 @@ def backfill(
         )
         spark = start_spark(master, memory, conf)
         with waiting("writing"):
-            for name, rows in fill(spark, job, begin, end):
-                typer.echo(f"{name}: {rows} rows")
+            for name in fill(spark, job, begin, end):
+                typer.echo(f"{name}: {begin} to {end} made anew")
 
 
 @app.command(epilog=examples("polywire pipeline status", "polywire pipeline status --json"))

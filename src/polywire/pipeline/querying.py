@@ -13,12 +13,10 @@ from polywire.pipeline.table import Table
 
 def create_views(spark: SparkSession, lake: str, tables: Mapping[str, Table]) -> list[str]:
     """Make the tables of a lake known to a session; their names."""
-    found = Lake(spark, lake)
-    names = []
-    for name, table in tables.items():
-        if found.has(table):
-            found.read(table).createOrReplaceTempView(name)
-            names.append(name)
+    found = Lake(lake, tables)
+    names = found.tables()
+    for name in names:
+        found.read(name, spark).createOrReplaceTempView(name)
     return names
 
 

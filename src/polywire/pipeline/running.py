@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from polywire.pipeline.batches import write_tables
+from polywire.pipeline.batches import batch_writer
 from polywire.pipeline.errors import PipelineError
 from polywire.pipeline.groups import Group, arrange, closure
 from polywire.pipeline.jobs import Job, trigger_interval
@@ -22,8 +22,11 @@ from polywire.pipeline.status import Status, of_progress, write_status
 POLL: Final = 1
 """Seconds between two looks at the queries."""
 
-REFRESH: Final = 60.0
-"""Seconds between two times that aggregates are written out for readers that know files only."""
+UPKEEP: Final = 60.0
+"""Seconds between two times that small files are joined and aggregates written out for those who read files only."""
+
+TICKS: Final = "10"
+"""Seconds without rows after which a stateful table is told how late it is."""
 
 Watch = Callable[[list[Status]], None]
 
@@ -55,7 +58,7 @@ class Runner:
         self._spark = spark
         self._job = job
         self._notes = Notes(job.lake)
-        self._lake = Lake(spark, job.lake)
+        self._lake = Lake(job.lake, job.tables)
         self._queries: list[Running] = []
         self._stopping = False
 
@@ -68,7 +71,7 @@ class Runner:
 
     def follow(self, watch: Watch | None = None) -> None:
         """Wait for the end: all caught up where the job runs once, else ``stop``. Raises where a query fails."""
-        refreshed = time.monotonic()
+        kept = time.monotonic()
         try:
             while True:
                 ended = not any(running.query.isActive for running in self._queries)
@@ -78,13 +81,13 @@ class Runner:
                 self._check()
                 if ended or self._stopping:
                     break
-                if time.monotonic() > refreshed + REFRESH:
-                    self._refresh()
-                    refreshed = time.monotonic()
+                if time.monotonic() > kept + UPKEEP:
+                    self._keep_up()
+                    kept = time.monotonic()
                 self._wait()
         finally:
             self._end()
-        self._refresh()
+        self._keep_up()
 
     def stop(self) -> None:
         """Let ``follow`` come to its end; from any thread, or a signal's handler."""
@@ -92,17 +95,17 @@ class Runner:
 
     def _start(self, group: Group) -> StreamingQuery:
         options = self._job.source_options(group.columns, group.kinds)
+        if group.stateful is not None:
+            options.setdefault("ticks", TICKS)
         rows = self._spark.readStream.format("polywire").options(**options).load()
         stateful = group.stateful
         if stateful is not None:
             rows = stateful.build(rows)
-
-        def write(batch: DataFrame, batch_id: int) -> None:
-            write_tables(self._lake, group.tables, batch, batch_id, group.query)
-
+        of_rows = [table for table in group.tables if table.after is None]
+        made_after = [table for table in group.tables if table.after is not None]
         writer = (
-            rows.writeStream.queryName(f"{group.query}")
-            .foreachBatch(write)
+            rows.writeStream.queryName(group.query)
+            .foreachBatch(batch_writer(self._lake, of_rows, group.query, made_after))
             .option("checkpointLocation", self._notes.checkpoint(group.query))
             .outputMode(stateful.output_mode if stateful is not None else "append")
         )
@@ -149,11 +152,12 @@ class Runner:
             if running.status is not None and running.status.state == "running":
                 write_status(self._notes, replace(running.status, state="stopped"))
 
-    def _refresh(self) -> None:
+    def _keep_up(self) -> None:
         for running in self._queries:
             for table in running.group.tables:
                 if table.parts is not None:
-                    self._lake.refresh(table)
+                    self._lake.refresh(table.name, self._spark)
+                self._lake.compact(table.name, self._spark)
 
 
 def reason_of(error: Any) -> str:

@@ -21,6 +21,9 @@ NOISE: Final = (
     "Using Spark's default log4j",
     "Setting default log level",
     "To adjust logging level",
+    "Starting Streaming TransformWithState",
+    "Streaming TransformWithState",
+    "\n",
 )
 STORE: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 

@@ -1,5 +1,6 @@
 """How far each query is: written by whoever runs it, read by ``polywire pipeline status``."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -84,21 +85,34 @@ def read_statuses(notes: Notes) -> list[Status]:
 
 def lag_now(status: Status, token: str | None = None) -> Lag | None:
     """How far a query is behind its journals as they are now; None where they can't be read from here."""
-    rows, oldest = 0, None
     try:
-        for name, opened in Journals(status.journals, token).current().items():
-            begin = max(status.place.get(name, 0), opened.first_offset)
-            rows += max(opened.end_offset - begin, 0)
-            for batch in opened.scan(columns=["ts"], from_offset=begin, to_offset=begin + 1, on_corrupt="skip"):
-                for moment in batch.column("ts").to_pylist():
-                    oldest = moment if oldest is None else min(oldest, moment)
+        rows = sum(
+            max(opened.end_offset - max(status.place.get(name, 0), opened.first_offset), 0)
+            for name, opened in Journals(status.journals, token).current().items()
+        )
+        oldest = next_time(status, token) if rows else None
     except (JournalError, OSError, PipelineError):
         return None
-    seconds = 0.0 if oldest is None or not rows else (datetime.now(UTC) - oldest).total_seconds()
+    seconds = 0.0 if oldest is None else (datetime.now(UTC) - oldest).total_seconds()
     return Lag(rows, max(seconds, 0.0))
 
 
+def next_time(status: Status, token: str | None = None) -> datetime | None:
+    """The time of the first row a query has not read yet; None where it has read all there is."""
+    oldest: datetime | None = None
+    for name, opened in Journals(status.journals, token).current().items():
+        begin = max(status.place.get(name, 0), opened.first_offset)
+        for batch in opened.scan(["ts"], from_offset=begin, on_corrupt="skip"):
+            moment: datetime = batch.column("ts")[0].as_py()
+            oldest = moment if oldest is None else min(oldest, moment)
+            break
+    return oldest
+
+
 def _place(offset: Any) -> dict[str, int]:
+    """A place as Spark's progress has it: text with JSON in it, or None before the first step."""
+    if isinstance(offset, str):
+        offset = json.loads(offset)
     if not isinstance(offset, dict):
         return {}
     return {str(name): int(value) for name, value in offset.items() if name != TICK}
