@@ -83,3 +83,12 @@ class SinkError(PipelineError):
         super().__init__(reason)
         self.reason = reason
         self.status = status
+
+
+class LakeError(PipelineError):
+    """The lake can't do what it was asked. ``table`` is the table it was about."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        super().__init__(f"table {table!r}: {reason}")
+        self.table = table
+        self.reason = reason

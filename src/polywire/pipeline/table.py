@@ -12,7 +12,7 @@ A table may be made ``after`` another one: of that table's rows instead of the j
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, overload
 
 from pyspark.sql import DataFrame
@@ -33,19 +33,22 @@ class Parts:
     """How an aggregate is put together.
 
     ``build`` makes the part of any rows. ``merge`` makes one row of all rows with the same key, and may be used again
-    on what it made. ``finish`` makes the table people see of merged parts.
+    on what it made. ``finish`` makes the table people see of merged parts; it is ``daily`` if a day's rows come of that
+    day's parts alone. Every part has a column ``day``: that of the rows it was made of.
     """
 
     build: Rows
     merge: Rows
     finish: Rows
+    daily: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """One table of the pipeline. ``schema`` is its documented form; None where the function alone knows it.
 
-    ``columns`` are those of the journal it needs, ``watermark`` says in words how late a row may come.
+    ``columns`` and ``kinds`` are those of the journal it needs (no kinds: all), ``watermark`` says in words how late a
+    row may come.
     """
 
     name: str
@@ -54,12 +57,13 @@ class Table:
     schema: StructType | None = None
     partition_by: tuple[str, ...] = ()
     columns: tuple[str, ...] = ALL_COLUMNS
+    kinds: tuple[str, ...] = ()
     watermark: str | None = None
     output_mode: str = "append"
     stateful: bool = False
     after: str | None = None
     parts: Parts | None = None
-    keys: tuple[str, ...] = field(default=())
+    keys: tuple[str, ...] = ()
 
     def rows(self, batch: DataFrame) -> DataFrame:
         """What a micro-batch adds to the table: finished rows, or its part."""
@@ -89,6 +93,7 @@ def table(
     name: str | None = None,
     partition_by: tuple[str, ...] = (),
     columns: tuple[str, ...] = ALL_COLUMNS,
+    kinds: tuple[str, ...] = (),
     watermark: str | None = None,
     stateful: bool = False,
     after: str | None = None,
@@ -104,6 +109,7 @@ def table(
     name: str | None = None,
     partition_by: tuple[str, ...] = (),
     columns: tuple[str, ...] = ALL_COLUMNS,
+    kinds: tuple[str, ...] = (),
     watermark: str | None = None,
     stateful: bool = False,
     after: str | None = None,
@@ -128,6 +134,7 @@ def table(
             description,
             partition_by=partition_by,
             columns=columns,
+            kinds=kinds,
             watermark=watermark,
             stateful=stateful,
             after=after,

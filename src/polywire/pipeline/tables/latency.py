@@ -93,7 +93,7 @@ def finish(parts: DataFrame) -> DataFrame:
     )
 
 
-PARTS: Final = Parts(build, merge, finish)
+PARTS: Final = Parts(build, merge, finish, daily=True)
 
 
 def latency(rows: DataFrame) -> DataFrame:

@@ -62,22 +62,18 @@ def build(rows: DataFrame) -> DataFrame:
     """What the rows say of each connection, and one row per start of the hub."""
     concerned = rows.filter((sf.col("connection") > 0) | is_start())
     start = sf.when(is_start(), sf.col("offset"))
-    return (
-        concerned.groupBy("node", "connection", start.alias("start"))
-        .agg(
-            sf.max(_of("connect", protocol())).alias("protocol"),
-            sf.max(_of("connect", sf.col("client"))).alias("client"),
-            sf.max(_of("connect", _header("user"))).alias("user"),
-            sf.max(_of("connect", _header("address"))).alias("address"),
-            sf.min(_of("connect", sf.col("ts"))).alias("connected"),
-            sf.min(_of("connect", sf.col("offset"))).alias("first"),
-            sf.min(_of("disconnect", sf.col("ts"))).alias("disconnected"),
-            sf.max(_of("disconnect", _header("reason"))).alias("reason"),
-            sf.max("ts").alias("seen"),
-            sf.sum(sf.when(is_message(), 1).otherwise(0)).alias("messages"),
-            sf.sum(sf.when(is_message(), sf.col("size")).otherwise(0)).alias("bytes"),
-        )
-        .withColumn("day", day_of(sf.col("seen")))
+    return concerned.groupBy(day_of(sf.col("ts")).alias("day"), "node", "connection", start.alias("start")).agg(
+        sf.max(_of("connect", protocol())).alias("protocol"),
+        sf.max(_of("connect", sf.col("client"))).alias("client"),
+        sf.max(_of("connect", _header("user"))).alias("user"),
+        sf.max(_of("connect", _header("address"))).alias("address"),
+        sf.min(_of("connect", sf.col("ts"))).alias("connected"),
+        sf.min(_of("connect", sf.col("offset"))).alias("first"),
+        sf.min(_of("disconnect", sf.col("ts"))).alias("disconnected"),
+        sf.max(_of("disconnect", _header("reason"))).alias("reason"),
+        sf.max("ts").alias("seen"),
+        sf.sum(sf.when(is_message(), 1).otherwise(0)).alias("messages"),
+        sf.sum(sf.when(is_message(), sf.col("size")).otherwise(0)).alias("bytes"),
     )
 
 

@@ -65,7 +65,7 @@ def finish(parts: DataFrame) -> DataFrame:
     )
 
 
-PARTS: Final = Parts(build, merge, finish)
+PARTS: Final = Parts(build, merge, finish, daily=True)
 
 TABLE: Final = Table(
     "traffic",
