@@ -226,9 +226,12 @@ class Journal:
         return look()
 
 
-def open_journal(place: str | Path, *, filesystem: Any = None) -> Journal:
-    """The journal in this folder, or under this URI, or at this path of a ``pyarrow.fs`` file system."""
-    return Journal(find_storage(place, filesystem))
+def open_journal(place: str | Path, *, filesystem: Any = None, token: str | None = None) -> Journal:
+    """The journal in this folder, under this URI, of the hub at this address, or in a ``pyarrow.fs`` file system.
+
+    ``token`` is what a hub that has logins wants to see.
+    """
+    return Journal(find_storage(place, filesystem, token))
 
 
 def _describe(segment: StoredSegment) -> Segment:

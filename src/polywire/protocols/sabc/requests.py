@@ -4,7 +4,16 @@ from typing import Final, final
 
 from polywire.hub.channels import ANY, from_stars, name_problem
 from polywire.hub.hub import DRAINING as HUB_DRAINING
-from polywire.hub.hub import FORBIDDEN, QUEUE_FULL, QUEUE_PREFIX, RETAINED_FULL, SERVICE_CHANNEL, Hub
+from polywire.hub.hub import (
+    FORBIDDEN,
+    QUEUE_FULL,
+    QUEUE_PREFIX,
+    RETAINED_FULL,
+    SERVICE_CHANNEL,
+    UNAVAILABLE,
+    UNWRITABLE,
+    Hub,
+)
 from polywire.hub.peer import Limits
 from polywire.protocols.sabc import errors
 from polywire.protocols.sabc.answers import Answers
@@ -24,6 +33,7 @@ REFUSED: Final[dict[str, tuple[str, str]]] = {
     SERVICE_CHANNEL: (errors.FORBIDDEN, "channels under '$' are the hub's own"),
     QUEUE_FULL: (errors.LIMIT, "the queue is full"),
     RETAINED_FULL: (errors.LIMIT, "the hub keeps no more retained messages"),
+    UNAVAILABLE: (errors.DRAINING, UNWRITABLE),
     HUB_DRAINING: (errors.DRAINING, "the hub is shutting down"),
 }
 """What a publication that the hub refuses is answered with, by the hub's reason."""
@@ -78,7 +88,7 @@ class Requests:
     def _publish(self, channel: str, asked: Operation, whole: Whole) -> None:
         client = self._client
         message = incoming(channel, whole.body, asked.headers, time=self._hub.clock(), origin=client.number)
-        refused = self._hub.publish(message, client)
+        refused = self._hub.publish(message, client, acknowledged=not whole.send_only)
         if refused is None:
             self._answers.accept(whole)
         else:
