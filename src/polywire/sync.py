@@ -10,7 +10,7 @@ while the script does something else. A bus may be used by several threads. ``ti
 """
 
 import asyncio
-import contextlib
+import concurrent.futures
 import inspect
 import ssl
 import threading
@@ -40,29 +40,37 @@ class Thread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="polywire", daemon=True)
         self._thread.start()
 
     def wait(self, what: str, coroutine: Coroutine[Any, Any, Result], seconds: float | None = None) -> Result:
         """What the coroutine returns, once it does. It is cancelled after so many seconds, or with Ctrl-C."""
-        if self._loop.is_closed() or threading.current_thread() is self._thread:
-            coroutine.close()
-            raise Closed("the bus is closed, or its own thread would wait for itself")
-        # The clock runs over there, so that what is done just in time is not lost on its way here.
-        future = asyncio.run_coroutine_threadsafe(_limited(what, coroutine, seconds), self._loop)
+        with self._lock:
+            if self._stopping or threading.current_thread() is self._thread:
+                coroutine.close()
+                raise Closed("the bus was closed")
+            # The clock runs over there, so that what is done just in time is not lost on its way here.
+            future = asyncio.run_coroutine_threadsafe(_limited(what, coroutine, seconds), self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            coroutine.close()  # it may not have begun
+            raise Closed("the bus was closed") from None
         except BaseException:
             future.cancel()
             raise
 
     def stop(self) -> None:
         """End the loop and the thread."""
-        if not self._loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # another thread was first
+        with self._lock:
+            # What was given to the loop before is begun before it stops, and cancelled then.
+            if not self._stopping:
+                self._stopping = True
                 self._loop.call_soon_threadsafe(self._loop.stop)
-            if threading.current_thread() is not self._thread:
-                self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -88,7 +96,12 @@ class Messages(Generic[Item]):
         return self
 
     def __next__(self) -> Item:
-        found = self._thread.wait("the next message", self._next())
+        try:
+            found = self._thread.wait("the next message", self._next())
+        except Closed as closed:
+            if closed.__cause__ is not None:
+                raise
+            found = None
         if found is None:
             raise StopIteration
         return found[0]

@@ -15,8 +15,8 @@ from polywire.client.opening import Opening
 from tests.client.loops import run, until
 from tests.hub_process import HubProcess, running_hub
 
-OVER = ("fmqp", "mqtt")
-"""Protocols that have an adapter."""
+OVER = ("umq", "micromsg", "fmqp", "mqtt", "sabc")
+ACKNOWLEDGED_JOBS = ("micromsg", "mqtt", "sabc")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_what_one_publishes_another_gets_whatever_they_speak(hub: HubProcess, wr
     run(main)
 
 
-@pytest.mark.parametrize("protocol", OVER)
+@pytest.mark.parametrize("protocol", ["fmqp", "mqtt"])
 def test_a_retained_message_waits_for_its_subscriber(hub: HubProcess, protocol: str) -> None:
     async def main() -> None:
         async with opened(hub, protocol) as bus:
@@ -88,15 +88,17 @@ def test_a_queue_gives_each_message_to_one_consumer(hub: HubProcess, protocol: s
     run(main)
 
 
-def test_a_job_that_was_not_finished_goes_to_the_next_consumer(hub: HubProcess) -> None:
+@pytest.mark.parametrize("protocol", ACKNOWLEDGED_JOBS)
+def test_a_job_that_was_not_finished_goes_to_the_next_consumer(hub: HubProcess, protocol: str) -> None:
     async def main() -> None:
-        async with opened(hub, "mqtt") as one, opened(hub, "mqtt") as other:
-            await one.queue("unfinished").put("1")
-            await one.queue("unfinished").put("2")
-            async with one.queue("unfinished") as jobs:
+        name = f"unfinished-{protocol}"
+        async with opened(hub, protocol) as one, opened(hub, protocol) as other:
+            await one.queue(name).put("1")
+            await one.queue(name).put("2")
+            async with one.queue(name) as jobs:
                 assert (await anext(jobs)).text == "1"
                 assert (await anext(jobs)).text == "2"  # which acknowledges the first
-            async with other.queue("unfinished") as jobs:
+            async with other.queue(name) as jobs:
                 job = await anext(jobs)
                 assert job.text == "2"
                 job.ack()
@@ -114,12 +116,14 @@ def test_a_publisher_watches_the_demand(hub: HubProcess) -> None:
     run(main)
 
 
-def test_any_number_of_levels_is_a_pattern_where_the_protocol_has_it(hub: HubProcess) -> None:
+@pytest.mark.parametrize("protocol", ["umq", "micromsg", "mqtt", "sabc"])
+def test_any_number_of_levels_is_a_pattern_where_the_protocol_has_it(hub: HubProcess, protocol: str) -> None:
     async def main() -> None:
-        async with opened(hub, "mqtt") as bus, bus.subscribe("deep/**") as messages:
-            for channel in ("deep", "deep/a", "deep/a/b"):
+        top = f"deep-{protocol}"
+        async with opened(hub, protocol) as bus, bus.subscribe(f"{top}/**") as messages:
+            for channel in (top, f"{top}/a", f"{top}/a/b"):
                 await bus.publish(channel, channel)
-            assert [(await anext(messages)).text for _ in range(3)] == ["deep", "deep/a", "deep/a/b"]
+            assert [(await anext(messages)).text for _ in range(3)] == [top, f"{top}/a", f"{top}/a/b"]
 
     run(main)
 
@@ -150,9 +154,10 @@ def test_what_a_protocol_can_not_do_is_said_with_those_that_can(hub: HubProcess)
     run(main)
 
 
-def test_a_subscription_left_behind_is_closed_with_the_bus(hub: HubProcess) -> None:
+@pytest.mark.parametrize("protocol", OVER)
+def test_a_subscription_left_behind_is_closed_with_the_bus(hub: HubProcess, protocol: str) -> None:
     async def main() -> None:
-        bus = await opened(hub, "mqtt")
+        bus = await opened(hub, protocol)
         messages = bus.subscribe("left")
         reading = asyncio.create_task(_all(messages))
         await bus.ping()

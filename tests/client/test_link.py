@@ -156,13 +156,14 @@ def test_a_writer_waits_for_a_peer_that_does_not_read() -> None:
 
         def accept(link: Link) -> Collector:
             links.append(link)
-            link.pause_reading()
             return accepted
 
         listener = await listen(parse("fmqp://127.0.0.1:0", any_port=True), accept)
         link = await dial(listener.address, Collector())
+        await until(lambda: bool(links))
+        links[0].pause_reading()
         sent = 0
-        while True:
+        while sent < 64 * 1024 * 1024:
             link.write(bytes(BATCH))
             sent += BATCH
             try:
@@ -183,12 +184,10 @@ def test_a_writer_waits_for_a_peer_that_does_not_read() -> None:
 
 def test_whoever_waits_for_room_hears_of_the_end() -> None:
     async def main() -> None:
-        def accept(link: Link) -> Collector:
-            link.pause_reading()
-            return Collector()
-
-        listener = await listen(parse("fmqp://127.0.0.1:0", any_port=True), accept)
+        listener = await listen(parse("fmqp://127.0.0.1:0", any_port=True), lambda _: Collector())
         link = await dial(listener.address, Collector())
+        await until(lambda: bool(listener.links))
+        next(iter(listener.links)).pause_reading()
         while not link.full or link.held < BATCH:
             link.write(bytes(BATCH))
             await asyncio.sleep(0)

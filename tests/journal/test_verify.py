@@ -9,8 +9,7 @@ import pytest
 from polywire.journal import Log
 from polywire.journal.index import index_octets
 from polywire.journal.verify import Finding, Verified, verify
-from tests.journal.rows import NODE, rows
-from tests.journal.test_reader import compact
+from tests.journal.rows import NODE, compact, rows
 from tests.journal.test_recovery import ARROW, INDEX, entries_of, flip
 
 

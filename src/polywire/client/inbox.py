@@ -19,6 +19,9 @@ Item = TypeVar("Item")
 LIMIT: Final = 1000
 """Messages an inbox holds before its connection is no longer read."""
 
+OCTETS: Final = 32 * 1024 * 1024
+"""Octets it holds before that, however few messages they are."""
+
 BEYOND: Final = 16
 """How many times that it may hold while a reply is awaited."""
 
@@ -88,6 +91,7 @@ class Inbox(Generic[Item]):
         self._intake = intake
         self._limit = limit
         self._items: collections.deque[Item] = collections.deque()
+        self._octets = 0
         self._waiter: asyncio.Future[None] | None = None
         self._marked = False
         self._over = False
@@ -100,30 +104,34 @@ class Inbox(Generic[Item]):
     @property
     def full(self) -> bool:
         """Whether nothing more should come."""
-        return len(self._items) >= self._limit and not self._over
+        return (len(self._items) >= self._limit or self._octets >= OCTETS) and not self._over
 
     @property
     def overfull(self) -> bool:
         """Whether nothing more may come, even while a reply is awaited."""
-        return len(self._items) >= self._limit * BEYOND and not self._over
+        beyond = len(self._items) >= self._limit * BEYOND or self._octets >= OCTETS * 2
+        return beyond and not self._over
 
-    def put(self, item: Item) -> None:
-        """One more."""
+    def put(self, item: Item, octets: int = 0) -> None:
+        """One more, of so many octets."""
         if self._over:
             return
         self._items.append(item)
+        self._octets += octets
         self._came()
 
-    def extend(self, items: Iterable[Item]) -> None:
-        """Several more."""
+    def extend(self, items: Iterable[Item], octets: int = 0) -> None:
+        """Several more, of so many octets in all."""
         if self._over:
             return
         self._items.extend(items)
+        self._octets += octets
         self._came()
 
     def clear(self) -> None:
         """Drop what waits."""
         self._items.clear()
+        self._octets = 0
         self._mark()
 
     def close(self) -> None:
@@ -132,6 +140,7 @@ class Inbox(Generic[Item]):
             return
         self._over = True
         self._items.clear()
+        self._octets = 0
         self._mark()
         self._wake()
         if self._on_close is not None:
@@ -160,6 +169,8 @@ class Inbox(Generic[Item]):
                 await self._waiter
             finally:
                 self._waiter = None
+        # The octets are those of all; each counts as an average one, which comes to the same in the end.
+        self._octets -= self._octets // len(self._items)
         item = self._items.popleft()
         if self._marked:
             self._mark()
@@ -167,13 +178,14 @@ class Inbox(Generic[Item]):
 
     def _came(self) -> None:
         self._wake()
-        if len(self._items) >= self._limit:
+        if len(self._items) >= self._limit or self._octets >= OCTETS:
             self._mark()
 
     def _mark(self) -> None:
         """Tell the intake where something has changed for it."""
         # Reading begins again only when half is taken, so that it does not stop and go with every message.
-        if self._marked and not self._over and len(self._items) > self._limit // 2:
+        half = len(self._items) <= self._limit // 2 and self._octets <= OCTETS // 2
+        if self._marked and not self._over and not half:
             if self.overfull:
                 self._intake.changed(self)  # type: ignore[arg-type] # the intake does not look at items
             return

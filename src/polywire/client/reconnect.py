@@ -200,6 +200,10 @@ class Keeper:
                     self._give_up(error)
                     return
                 log.info("%s: attempt %d failed: %s", self._name, self._attempt, error)
+            except Exception as error:
+                log.exception("%s: connecting again failed in a way nobody thought of", self._name)
+                self._give_up(error)
+                return
             else:
                 self._up()
                 log.info("%s: connected again", self._name)

@@ -99,7 +99,7 @@ class Journal:
 
         Offsets and times end before ``to_offset`` and ``to_time``. ``channels`` are patterns. A batch that can't be
         read raises ``CorruptBatch``, is skipped, or becomes a row of kind ``gap``. ``state_only`` leaves out batches
-        in which nothing is that the hub's state is made of; beside such rows there may be others.
+        in which nothing is that the hub's state is made of, as far as an index tells: compacted segments have none.
         """
         query = make_query(
             columns=columns,

@@ -93,6 +93,8 @@ def _verify_arrow(storage: Storage, file: SegmentFile, size: int, behind: int | 
     if live and not known:
         return found
     with storage.open(file.name) as opened:
+        if behind is not None:  # it may have grown since it was listed, but does no more
+            size = found.octets = opened.size()
         octets = opened.read(size)
         try:
             head = load_head(opened, file.name)

@@ -80,7 +80,9 @@ class Gate:
         )
         self.hub.queue_messages = limits.queue_messages
         self.hub.queue_octets = limits.queue_octets
+        self.hub.most_queues = limits.queues
         self.hub.retained.limit = limits.retained_messages
+        self.hub.retained.most_octets = limits.retained_octets
         self._admission = admission
         auth = config.auth
         fmqp = auth.listeners.fmqp if auth is not None else None

@@ -9,6 +9,8 @@ from typing import Protocol, Self, cast
 
 import h11
 
+from polywire.hub.access import Identity
+
 PATIENCE = 10.0
 """Seconds a client may take for its request, and between two of them."""
 
@@ -57,6 +59,20 @@ class Reply:
     length: int = 0
 
 
+class Post(Protocol):
+    """Something that takes what is sent to it, up to ``limit`` octets, from whom it admits."""
+
+    @property
+    def limit(self) -> int:
+        """How many."""
+
+    async def admit(self, request: Request) -> Identity | Reply:
+        """Who sends, before anything of it is read; or why nothing is taken."""
+
+    async def take(self, request: Request, who: Identity, body: bytes) -> Reply:
+        """The answer to what was sent."""
+
+
 Answer = tuple[int, str, bytes]
 Handler = Callable[[], Answer]
 Tree = Callable[[Request], Awaitable[Reply]]
@@ -67,14 +83,23 @@ HttpConnections = dict["HttpProtocol", None]
 class HttpProtocol(asyncio.Protocol):
     """One HTTP connection; ``h11`` does the protocol.
 
-    ``handlers`` are pages by their paths, ``trees`` what is below paths that end with a slash.
+    ``handlers`` are pages by their paths, ``trees`` what is below paths that end with a slash, ``posts`` where
+    something can be sent.
     """
 
     def __init__(
-        self, handlers: Mapping[str, Handler], connections: HttpConnections, trees: Mapping[str, Tree] | None = None
+        self,
+        handlers: Mapping[str, Handler],
+        connections: HttpConnections,
+        trees: Mapping[str, Tree] | None = None,
+        posts: Mapping[str, Post] | None = None,
     ) -> None:
         self._handlers = handlers
         self._trees = trees or {}
+        self._posts = posts or {}
+        self._taker: Post | None = None
+        self._who: Identity | None = None
+        self._sent: list[bytes] = []
         self._connections = connections
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=16 * 1024)
         self._transport: asyncio.Transport | None = None
@@ -140,14 +165,26 @@ class HttpProtocol(asyncio.Protocol):
                 return
             if isinstance(event, h11.Request):
                 self._request, self._body = event, 0
+                self._taker, self._who, self._sent = self._posts.get(_path(event)), None, []
+                if self._taker is not None and event.method == b"POST":
+                    self._hold()
+                    self._work = asyncio.get_running_loop().create_task(self._admit(self._taker, event))
+                    return
             elif isinstance(event, h11.Data):
                 self._body += len(event.data)
-                if self._body > MAX_BODY:
+                if self._taker is not None and self._who is not None:
+                    self._sent.append(bytes(event.data))
+                    self._rearm()
+                if self._body > (MAX_BODY if self._taker is None or self._who is None else self._taker.limit):
                     self._answer((413, "text/plain", b"the request is too large\n"), close=True)
                     return
             elif isinstance(event, h11.EndOfMessage) and self._request is not None:
                 loop = asyncio.get_running_loop()
                 path = _path(self._request)
+                if self._taker is not None and self._who is not None:
+                    self._hold()
+                    self._work = loop.create_task(self._take(self._taker, self._request, self._who))
+                    return
                 root = next((root for root in self._trees if path.startswith(root)), None)
                 if root is not None:
                     self._hold()
@@ -167,16 +204,49 @@ class HttpProtocol(asyncio.Protocol):
         self._answer(self._handle(request))
         self._answered_whole()
 
-    async def _reply_from(self, tree: Tree, path: str, request: h11.Request) -> None:
-        """Let a tree answer, at the pace of the client."""
-        self._rearm()
+    async def _admit(self, taker: Post, request: h11.Request) -> None:
+        """Find out who sends, before more is read of it."""
+        try:
+            who = await taker.admit(self._asked(request, ""))
+        except Exception:
+            log.exception("who sends to %r could not be found out", _path(request)[:100])
+            self.abort()
+            return
+        finally:
+            self._work = None
+        if isinstance(who, Reply):
+            self._answer((who.status, who.content_type, who.body), close=True)
+            return
+        self._who = who
+        self._go_on()
+
+    async def _take(self, taker: Post, request: h11.Request, who: Identity) -> None:
+        """Let a taker answer what was sent."""
+        body, self._sent = b"".join(self._sent), []
+        try:
+            self._rearm(None)
+            await self._send(await taker.take(self._asked(request, ""), who, body), head=False)
+        except Exception:
+            log.exception("what was sent to %r could not be taken", _path(request)[:100])
+            self.abort()
+            return
+        finally:
+            self._work = None
+        self._answered_whole()
+        self._go_on()
+
+    def _asked(self, request: h11.Request, path: str) -> Request:
         transport = self._transport
         peer = transport.get_extra_info("peername") if transport is not None else None
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
-        address = f"{peer[0]}:{peer[1]}" if peer else ""
+        return Request(path, headers, f"{peer[0]}:{peer[1]}" if peer else "")
+
+    async def _reply_from(self, tree: Tree, path: str, request: h11.Request) -> None:
+        """Let a tree answer, at the pace of the client."""
+        self._rearm()
         try:
             if request.method in {b"GET", b"HEAD"}:
-                reply = await tree(Request(path, headers, address))
+                reply = await tree(self._asked(request, path))
             else:
                 reply = Reply(405, "text/plain", b"only GET and HEAD are answered here\n")
             await self._send(reply, head=request.method == b"HEAD")
@@ -241,7 +311,7 @@ class HttpProtocol(asyncio.Protocol):
     def _handle(self, request: h11.Request) -> Answer:
         handler = self._handlers.get(_path(request))
         if handler is None:
-            words = f"no such page; there is {', '.join((*self._handlers, *self._trees))}\n"
+            words = f"no such page; there is {', '.join((*self._handlers, *self._trees, *self._posts))}\n"
             return 404, "text/plain", words.encode()
         if request.method not in {b"GET", b"HEAD"}:
             return 405, "text/plain", b"only GET and HEAD are answered here\n"
@@ -276,10 +346,10 @@ class HttpProtocol(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _rearm(self) -> None:
+    def _rearm(self, seconds: float | None = PATIENCE) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self.abort)
+        self._timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.abort)
 
 
 def _path(request: h11.Request) -> str:

@@ -5,10 +5,7 @@ passed the hub, so where clients log in a reader does too, and has to be allowed
 """
 
 import asyncio
-import base64
-import binascii
 import io
-import ipaddress
 import json
 import os
 import re
@@ -18,19 +15,17 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from polywire import journal
-from polywire.hub.access import Identity
 from polywire.hub.channels import REST
-from polywire.hub.peer import Login, Refusal
 from polywire.journal.index import ENTRY_OCTETS, MAGIC, unpack_entries
 from polywire.journal.segments import ARROW, INDEX, choose_segments
 from polywire.server.config.schema import PROTOCOLS
 from polywire.server.gate import Gate
 from polywire.server.http import Reply, Request
+from polywire.server.http_door import HttpDoor, words
 
 PART: Final = 128 * 1024
 _FILE: Final = re.compile(r"[0-9]{20}\.(?:arrow|index|parquet)", re.ASCII)
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
-_TEXT: Final = "text/plain; charset=utf-8"
 
 
 class JournalPages:
@@ -39,7 +34,7 @@ class JournalPages:
     def __init__(self, folder: Path, gate: Gate, *, local: bool) -> None:
         self._folder = folder
         self._gate = gate
-        self._local = local
+        self._door = HttpDoor(gate, local=local)
 
     async def __call__(self, request: Request) -> Reply:
         """The list, or a file, if whoever asks may have it."""
@@ -50,45 +45,22 @@ class JournalPages:
             listed = await asyncio.to_thread(list_journal, self._folder)
             return Reply(200, "application/json", json.dumps(listed).encode() + b"\n")
         if not _FILE.fullmatch(request.path):
-            return _words(404, "no such file; /journal/ lists those there are")
+            return words(404, "no such file; /journal/ lists those there are")
         try:
             file, size = await asyncio.to_thread(_open, self._folder / request.path)
         except FileNotFoundError:
-            return _words(404, "no such file (any more); /journal/ lists those there are")
+            return words(404, "no such file (any more); /journal/ lists those there are")
         return _ranged(file, size, request.headers.get("range"))
 
     async def _refusal(self, request: Request) -> Reply | None:
         """Why not, or None."""
-        if not self._gate.has_logins:
-            host = request.headers.get("host", "").rpartition(":")[0] or request.headers.get("host", "")
-            # A page in a browser may have its own name point here, but not an address or localhost.
-            if self._local and not _is_this_machine(host):
-                return _words(403, "ask by address, such as http://127.0.0.1:7100/journal/")
-            return None
-        login = _login(request.headers.get("authorization", ""))
-        if login is None:
-            return _login_first("show a token: 'authorization: Bearer …'")
-        who = await self._identify(login, request.address)
-        if isinstance(who, Refusal):
-            if who.retry_after > 0:
-                return _words(429, who.reason, ("retry-after", str(int(who.retry_after) + 1)))
-            return _login_first(who.reason)
-        if who.how == "anonymous" or (who.expires is not None and who.expires < self._gate.hub.clock() / 1e9):
-            return _login_first("login failed")
+        who = await self._door.who(request)
+        if isinstance(who, Reply):
+            return who
         # The journal has what came by every protocol, so what is forbidden on one of them is in it too.
         if not all(self._gate.rules.grants(who, protocol).may_subscribe(REST) for protocol in PROTOCOLS):
-            return _words(403, "only who may subscribe to ** on every protocol may read the journal")
+            return words(403, "only who may subscribe to ** on every protocol may read the journal")
         return None
-
-    async def _identify(self, login: Login, address: str) -> Identity | Refusal:
-        outcome: asyncio.Future[Identity | Refusal] = asyncio.get_running_loop().create_future()
-
-        def done(who: Identity | Refusal) -> None:
-            if not outcome.done():
-                outcome.set_result(who)
-
-        self._gate.authenticate(login, None, "http", address, done)
-        return await outcome
 
 
 def list_journal(folder: Path) -> dict[str, Any]:
@@ -164,7 +136,7 @@ def _ranged(file: io.FileIO, size: int, wanted: str | None) -> Reply:
         end = min(size, int(last) + 1) if first and last else size
         if start >= end:
             file.close()
-            return _words(416, f"of this file there are {size} octets", ("content-range", f"bytes */{size}"))
+            return words(416, f"of this file there are {size} octets", ("content-range", f"bytes */{size}"))
         status = 206
         headers += (("content-range", f"bytes {start}-{end - 1}/{size}"),)
     parts = FileParts(file, start, end)
@@ -195,36 +167,6 @@ class FileParts:
     async def aclose(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _login(authorization: str) -> Login | None:
-    scheme, _, value = authorization.strip().partition(" ")
-    if scheme.lower() == "bearer" and value:
-        return Login(token=value.strip())
-    if scheme.lower() == "basic":
-        try:
-            user, mark, password = base64.b64decode(value, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
-            return None
-        return Login(user, password) if mark and user else None
-    return None
-
-
-def _is_this_machine(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")) is not None
-    except ValueError:
-        return False
-
-
-def _login_first(words: str) -> Reply:
-    return _words(401, words, ("www-authenticate", 'Bearer realm="polywire"'))
-
-
-def _words(status: int, words: str, *headers: tuple[str, str]) -> Reply:
-    return Reply(status, _TEXT, words.encode() + b"\n", headers)
 
 
 def _iso(time: datetime | None) -> str | None:

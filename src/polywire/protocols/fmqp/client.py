@@ -10,6 +10,7 @@ leaves its last wills again; what was published meanwhile is sent then.
 """
 
 import asyncio
+import contextlib
 import secrets
 import ssl
 from typing import Final
@@ -164,22 +165,27 @@ class Client:
     async def close(self) -> None:
         """Send what can be sent, and leave nothing behind. Iterating over subscriptions ends."""
         link = self._link
-        if link is not None and self._keeper.closed is None:
-            try:
-                async with asyncio.timeout(CLOSE_TIME):
-                    while self._backlog and link.is_open:
-                        await link.room()
-                        await asyncio.sleep(0)
-            except (TimeoutError, ConnectionLost):
-                pass
-        await self._keeper.close()
-        link, self._link, self._direct = self._link, None, None
-        self._backlog.fail(Closed("the client was closed", sent=False))
-        self._table.end(self._keeper.closed)
-        self._end_round_trips()
-        self._intake.attach(None)
-        if link is not None:
-            await link.close()
+        try:
+            if link is not None and self._keeper.closed is None:
+                with contextlib.suppress(TimeoutError, ConnectionLost):
+                    async with asyncio.timeout(CLOSE_TIME):
+                        while self._backlog and link.is_open:
+                            await link.room()
+                            await asyncio.sleep(0)
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        try:
+            await self._keeper.close()
+        finally:
+            link, self._link, self._direct = self._link, None, None
+            self._backlog.fail(Closed("the client was closed", sent=False))
+            self._table.end(self._keeper.closed)
+            self._end_round_trips()
+            self._intake.attach(None)
+            if link is not None:
+                await link.close()
 
     def received(self, data: bytes, text: bool, /) -> None:  # noqa: ARG002 - there are no texts
         """The link's: the broker has sent this."""

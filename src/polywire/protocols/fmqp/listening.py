@@ -123,7 +123,7 @@ class Table:
                     continue
                 found = publications_in(item.data, item.start, item.end)
                 for listening in route:
-                    listening.extend(found)
+                    listening.extend(found, item.end - item.start)
             elif isinstance(item, Publication):
                 self._publication(item)
             elif isinstance(item, Discarded):
@@ -138,7 +138,7 @@ class Table:
             self.discarded += 1
         for ear in found:
             if isinstance(ear, Listening):
-                ear.put(frame)
+                ear.put(frame, len(frame.body))
             else:
                 ear.put(Demand(frame.topic, decode_count(frame.body) or 0))
 

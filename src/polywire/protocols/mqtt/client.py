@@ -153,20 +153,27 @@ class Client:
 
     async def close(self) -> None:
         """Wait a little for what is unacknowledged, disconnect, and leave nothing behind. The will is void then."""
-        if self._keeper.connected:
-            with contextlib.suppress(TimeoutError, Closed):
-                async with asyncio.timeout(CLOSE_TIME):
-                    await self._publishing.drained()
-        await self._keeper.close()
-        link, self._link = self._link, None
-        self._keep_alive.stop()
-        if self._holding is not None:
-            self._holding.cancel()
-        self._gave_up(self._keeper.closed or Closed("the client was closed"))
-        self._intake.attach(None)
-        if link is not None:
-            link.write(encode(Disconnect()))
-            await link.close()
+        try:
+            if self._keeper.connected:
+                with contextlib.suppress(TimeoutError, Closed):
+                    async with asyncio.timeout(CLOSE_TIME):
+                        await self._publishing.drained()
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        try:
+            await self._keeper.close()
+        finally:
+            link, self._link = self._link, None
+            self._keep_alive.stop()
+            if self._holding is not None:
+                self._holding.cancel()
+            self._gave_up(self._keeper.closed or Closed("the client was closed"))
+            self._intake.attach(None)
+            if link is not None:
+                link.write(encode(Disconnect()))
+                await link.close()
 
     def received(self, data: bytes, text: bool, /) -> None:  # noqa: ARG002 - there are no texts
         """The link's: the server has sent this."""
@@ -257,7 +264,7 @@ class Client:
             found = publications_in(item.data, item.start, item.end)
             for ear in self._table.ears(item.route, item.count):
                 if isinstance(ear, Listening):
-                    ear.extend(found)
+                    ear.extend(found, item.end - item.start)
                 else:
                     for frame in found:
                         ear.deliver(frame, None)

@@ -39,7 +39,7 @@ class Listening(Inbox[Publish]):
 
     def deliver(self, frame: Publish, owed: "Owed | None") -> None:  # noqa: ARG002 - it is not asked for here
         """One message."""
-        self.put(frame)
+        self.put(frame, len(frame.payload))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Consuming(Inbox[Delivery]):
         delivery = Delivery(frame, owed, self)
         if owed is not None:
             owed.to.append(delivery)
-        self.put(delivery)
+        self.put(delivery, len(frame.payload))
 
 
 Ear = Listening | Consuming

@@ -14,7 +14,7 @@ from mypy_extensions import i64
 
 from polywire.hub.access import Identity
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, QUEUE_FULL, SERVICE_CHANNEL, UNAVAILABLE, Hub
+from polywire.hub.hub import DRAINING, QUEUE_FULL, SERVICE_CHANNEL, TOO_MANY_QUEUES, UNAVAILABLE, Hub
 from polywire.hub.message import Message
 from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
@@ -57,6 +57,7 @@ KEEP_ALIVE: Final = "MQTT-054"
 TOO_LARGE: Final = "MQTT-179"
 WRONG_OWNER: Final = "MQTT-065"
 NANOSECONDS: Final = 1_000_000_000
+NO_ROOM: Final = (QUEUE_FULL, TOO_MANY_QUEUES, UNAVAILABLE)
 
 PINGRESP: Final = encode(Pingresp())
 
@@ -389,7 +390,7 @@ class MqttSession:
             else:
                 message = self._message(frame.topic, frame.payload, qos, frame.retain)
                 refused = self._hub.publish(message, client, acknowledged=qos > 0)
-                if refused is not None and refused in (QUEUE_FULL, UNAVAILABLE):
+                if refused is not None and refused in NO_ROOM:
                     self._refuse_publication(frame)
                     return
         if qos != 0:

@@ -45,7 +45,7 @@ class HubSubscription:
     def take(self, message: Whole) -> Later | None:
         """Put a message where the reader finds it; the answer, where one is wanted, comes with its ``ack``."""
         if message.send_only:
-            self.inbox.put(_message(message))
+            self.inbox.put(_message(message), len(message.body))
             return None
         later = Later()
         self._unacknowledged.add(later)
@@ -54,7 +54,7 @@ class HubSubscription:
             self._unacknowledged.discard(later)
             later.answer()
 
-        self.inbox.put(_message(message, acknowledge))
+        self.inbox.put(_message(message, acknowledge), len(message.body))
         return later
 
     def stop(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from polywire.client.inbox import LIMIT
 from polywire.protocols.umq.bodies import Body, Payload, read_bare_body, write_bare_body
 from polywire.protocols.umq.envelopes import read_envelope, read_request
 from polywire.protocols.umq.json_objects import Header
@@ -126,9 +127,9 @@ class RemoteHub:
         payload = publishing(channel, body, headers, content_type, attachments, retain=retain)
         await self.peer.call(payload.text, payload.attachments, timeout=timeout)
 
-    async def subscribe(self, pattern: str) -> HubSubscription:
+    async def subscribe(self, pattern: str, *, limit: int = LIMIT) -> HubSubscription:
         """Hear what is published to a pattern (``*`` one level, a last ``**`` any number), or take from a queue."""
-        topic = self.peer.subscription()
+        topic = self.peer.subscription(limit=limit)
         try:
             await self._ask(SubscribeTopic(pattern, topic.topic_id, envelope=True))
         except RpcException:

@@ -57,7 +57,8 @@ class Peer:
     """One side of a connection. ``handler`` takes the messages that no subscription of this side takes.
 
     ``failed`` is called with each ERROR that nothing of this side is about, ``extended`` with the name and payload of
-    each frame of a vendor's extension, ``on_lost`` at the end of the connection.
+    each frame of a vendor's extension, ``on_lost`` at the end of the connection, ``on_room`` when the
+    connection or its window has room again.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Peer:
         self.failed: Callable[[Failure], None] | None = None
         self.extended: Callable[[str, bytes], None] | None = None
         self.on_lost: Callable[[ConnectionLost], None] | None = None
+        self.on_room: Callable[[], None] | None = None
         self._login = login
         self._decoder = Decoder(
             role,
@@ -197,6 +199,7 @@ class Peer:
     def attach(self, link: Link) -> None:
         """It is carried by this link."""
         self.outflow.link = link
+        self.outflow.on_open = link.on_room = self._room
         self._intake.attach(link)
 
     async def say_hello(self) -> None:
@@ -247,6 +250,10 @@ class Peer:
             self.on_lost(ConnectionLost(reason))
         if not self._ended.done():
             self._ended.set_result(None)
+
+    def _room(self) -> None:
+        if self.on_room is not None:
+            self.on_room()
 
     def _handle(self, received: list[Frame]) -> None:
         for frame in received:

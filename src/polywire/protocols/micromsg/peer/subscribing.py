@@ -93,14 +93,14 @@ class Subscribing:
             if not shared:
                 return False
             shared.append(shared.pop(0))  # they take turns
-            shared[-1].inbox.put(message)
+            shared[-1].inbox.put(message, len(message.payload))
             return True
         found = False
         for destination, shared in self._known.items():
             if covers(destination, message.destination):
                 for each in shared:
                     if not each.condition.clauses or matches(each.condition, message.properties):
-                        each.inbox.put(message)
+                        each.inbox.put(message, len(message.payload))
                         found = True
         if found:
             message.ack()

@@ -53,9 +53,22 @@ class Asking:
                 if waiter.done() and not waiter.cancelled():
                     waiter.exception()  # it may have failed while room was waited for
 
+    def tell(self, body: bytes, headers: tuple[Header, ...]) -> "asyncio.Future[Whole]":
+        """Send a message at once, whatever is unanswered; who asks so counts by itself."""
+        self._sender.check()
+        msg_id = self.new_id()
+        waiter: asyncio.Future[Whole] = self._loop.create_future()
+        self._waiting[msg_id] = waiter
+        try:
+            self._sender.answer(Message(self._sender.session_id, msg_id, body, headers))
+        except BaseException:
+            del self._waiting[msg_id]
+            raise
+        return waiter
+
     def answered(self, ref_msg_id: str, answer: Whole | Failure) -> bool:
         """Hand an answer to who waits for it. False where nobody does."""
-        waiter = self._waiting.get(ref_msg_id)
+        waiter = self._waiting.pop(ref_msg_id, None)
         if waiter is None or waiter.done():
             return False
         if isinstance(answer, Whole):

@@ -55,7 +55,8 @@ class Peer:
     """One side of a session. ``handler`` takes its messages; without one they are refused with 404.
 
     ``session_id`` and ``expires`` are known once the session is open, ``client_id`` at the server too. ``failed`` is
-    called with each ERROR that answers no message of this side, ``on_lost`` at the end of the connection.
+    called with each ERROR that answers no message of this side, ``on_lost`` at the end of the connection,
+    ``on_room`` when what was written has been passed on.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Peer:
         self.expires: float | None = None
         self.failed: Callable[[Failure], None] | None = None
         self.on_lost: Callable[[ConnectionLost], None] | None = None
+        self.on_room: Callable[[], None] | None = None
         self.intake = Intake(lambda: len(self._asking) > 0)
         own = new_session_id() if side is Side.SERVER else None
         self._login = login
@@ -137,6 +139,18 @@ class Peer:
         msg_id = self._asking.new_id()
         await self._sender.deliver(Message(self.session_id, msg_id, octets, headers, send_only=True))
 
+    def tell(self, body: bytes, headers: tuple[Header, ...] = ()) -> "asyncio.Future[Whole]":
+        """Send a message that wants an answer and wait for nothing; the future is done as ``ask`` would be.
+
+        Mind ``has_room``.
+        """
+        return self._asking.tell(body, headers)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the connection takes more without delay."""
+        return self._sender.is_open and self._sender.link is not None and not self._sender.link.full
+
     def new_id(self) -> str:
         """An id for a message of this side, not used before."""
         return self._asking.new_id()
@@ -177,6 +191,7 @@ class Peer:
         """It is carried by this link."""
         self._sender.link = link
         self.intake.attach(link)
+        link.on_room = self._room
 
     async def say_hello(self, client_id: str, passcode: str | None, headers: tuple[Header, ...] = ()) -> None:
         """A client's CONNECT. Raises ``Refused``."""
@@ -228,6 +243,10 @@ class Peer:
             self.on_lost(ConnectionLost(reason))
         if not self._ended.done():
             self._ended.set_result(None)
+
+    def _room(self) -> None:
+        if self.on_room is not None:
+            self.on_room()
 
     def _handle(self, frames: list[Frame]) -> None:
         for frame in frames:

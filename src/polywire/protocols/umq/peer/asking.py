@@ -53,6 +53,18 @@ class Asking:
         finally:
             self._slots.release()
 
+    def tell(self, text: str, attachments: Sequence[bytes]) -> "asyncio.Future[Received]":
+        """Send a request at once, whatever is in flight; who asks so counts by itself."""
+        self._sender.check()
+        answer: asyncio.Future[Received] = self._loop.create_future()
+        call_id = self._asked.start(answer)
+        try:
+            self._sender.send(Call(call_id, text, len(attachments)), attachments)
+        except BaseException:
+            self._asked.abandon(call_id)
+            raise
+        return answer
+
     def answered(self, frame: Result | CallException) -> None:
         """Hand an answer to who waits for it."""
         waiter = self._asked.answered(frame)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polywire.client.errors import ConnectionLost, Refused
-from polywire.client.inbox import Intake
+from polywire.client.inbox import LIMIT, Intake
 from polywire.client.link import Link
 from polywire.errors import PolywireError
 from polywire.protocols.frame import Frame
@@ -57,7 +57,8 @@ class Peer:
 
     ``greet``, a server's, gets what came with ``H`` and returns what goes with ``W``, or raises ``Rejected``;
     ``welcome`` is what a client got with it. ``attributes`` are those the other side has set; ``changed`` is called
-    with the name of each one that changes.
+    with the name of each one that changes, ``on_lost`` at the end of the connection, ``on_room`` when what was written
+    has been passed on.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class Peer:
         self.attributes = Attributes()
         self.changed: Callable[[str], None] | None = None
         self.welcome = Received("")
+        self.on_lost: Callable[[ConnectionLost], None] | None = None
+        self.on_room: Callable[[], None] | None = None
         self._greet = greet
         self._machine = Machine(role)
         self._decoder = Decoder(
@@ -128,6 +131,10 @@ class Peer:
         """Ask a function that the other side has registered, as ``call`` does."""
         return await self._asking.ask(callback_id, text, attachments, timeout)
 
+    def tell(self, text: str, attachments: Sequence[bytes] = ()) -> "asyncio.Future[Received]":
+        """Ask the other side and wait for nothing; the future is done as ``call`` would be. Mind ``has_room``."""
+        return self._asking.tell(text, attachments)
+
     def register(self, function: Handler, callback_id: int | None = None) -> int:
         """Let the other side call this function back; the id to tell it."""
         return self._handling.callbacks.register(function, callback_id)
@@ -136,10 +143,13 @@ class Peer:
         """No longer."""
         self._handling.callbacks.unregister(callback_id)
 
-    def subscription(self, topic_id: int | None = None) -> Subscription:
-        """Be ready for the updates of a topic whose id the other side is told next."""
+    def subscription(self, topic_id: int | None = None, *, limit: int = LIMIT) -> Subscription:
+        """Be ready for the updates of a topic whose id the other side is told next.
+
+        ``limit`` updates may wait to be read before the connection is not read any more.
+        """
         self._sender.check()
-        return self._streaming.subscribe(topic_id)
+        return self._streaming.subscribe(topic_id, limit)
 
     def publication(self, topic_id: int) -> Publication:
         """Accept the other side's subscription. Raises ``MethodError`` for an id that is in use."""
@@ -160,6 +170,11 @@ class Peer:
     def is_open(self) -> bool:
         """Whether the handshake is done and the connection has not ended."""
         return self._sender.is_open
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the connection takes more without delay."""
+        return self._sender.is_open and self._sender.link is not None and not self._sender.link.full
 
     def fail(self, code: FatalCode, detail: str = "") -> None:
         """End the connection with ``F``."""
@@ -189,6 +204,7 @@ class Peer:
         """It is carried by this link."""
         self._sender.link = link
         self._intake.attach(link)
+        link.on_room = self._room
 
     async def say_hello(self, text: str, attachments: Sequence[Attachable] = ()) -> None:
         """A client's handshake. Raises ``Refused``."""
@@ -235,8 +251,14 @@ class Peer:
                 if not each.done():
                     each.failed(reason)
         self._unfinished.clear()
+        if self.on_lost is not None:
+            self.on_lost(ConnectionLost(reason))
         if not self._ended.done():
             self._ended.set_result(None)
+
+    def _room(self) -> None:
+        if self.on_room is not None:
+            self.on_room()
 
     def _hold(self, text: str, attachments: int, ordinal: int) -> Received:
         received = Received(text, attachments)

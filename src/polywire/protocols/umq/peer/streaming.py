@@ -17,6 +17,9 @@ from polywire.protocols.umq.peer.asking import Hold
 from polywire.protocols.umq.peer.sending import Attachable, Sender
 from polywire.protocols.umq.topics import Action, Publications, Subscriptions
 
+ATTACHMENT = 64 * 1024
+"""Octets that an attachment which has not come yet counts in an inbox."""
+
 
 class Subscription:
     """The updates of one topic, as an async iterator that ends with the topic.
@@ -25,9 +28,9 @@ class Subscription:
     A reader that does not keep up makes the connection stop reading (``polywire.client.inbox``).
     """
 
-    def __init__(self, streaming: "Streaming", topic_id: int, intake: Intake) -> None:
+    def __init__(self, streaming: "Streaming", topic_id: int, intake: Intake, limit: int) -> None:
         self.topic_id = topic_id
-        self.inbox: Inbox[Received] = Inbox(intake)
+        self.inbox: Inbox[Received] = Inbox(intake, limit)
         self._streaming = streaming
 
     @property
@@ -108,10 +111,10 @@ class Streaming:
         """How many topics this side has subscribed to."""
         return len(self._subscriptions)
 
-    def subscribe(self, topic_id: int | None) -> Subscription:
+    def subscribe(self, topic_id: int | None, limit: int) -> Subscription:
         """Be ready for a topic's updates."""
         chosen = self._subscriptions.open(topic_id)
-        subscription = Subscription(self, chosen, self._intake)
+        subscription = Subscription(self, chosen, self._intake, limit)
         self._subscribed[chosen] = subscription
         return subscription
 
@@ -163,7 +166,8 @@ class Streaming:
             self._sender.send(Unsubscribe(frame.topic_id))
         elif action is Action.DELIVER:
             received = self._hold(frame.payload, frame.attachments, frame.ordinal)
-            self._subscribed[frame.topic_id].inbox.put(received)
+            octets = len(frame.payload) + frame.attachments * ATTACHMENT
+            self._subscribed[frame.topic_id].inbox.put(received, octets)
 
     def closed(self, frame: TopicClose) -> None:
         """Take a ``D``."""
