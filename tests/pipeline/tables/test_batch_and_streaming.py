@@ -39,8 +39,10 @@ def test_a_shuffled_and_late_stream_gives_the_same_tables(spark: SparkSession, t
     stateless = [table for table in TABLES.values() if not table.stateful and table.after is None]
     stream = batched(spark, tmp_path / "rows", batches, stream=True)
     plain = stream.writeStream.foreachBatch(batch_writer(lake, stateless, "plain"))
-    matched = TABLES["calls"].build(stream).writeStream.foreachBatch(
-        batch_writer(lake, [TABLES["calls"]], "calls", [TABLES["latency"]])
+    matched = (
+        TABLES["calls"]
+        .build(stream)
+        .writeStream.foreachBatch(batch_writer(lake, [TABLES["calls"]], "calls", [TABLES["latency"]]))
     )
     for name, writer in (("plain", plain), ("calls", matched)):
         query = writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True).start()
