@@ -1,4 +1,4 @@
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from polywire.journal.readers import NamedReaders
 from polywire.journal.schema import PLAIN_SCHEMA
-from tests.pipeline.traffic import START, messages, write_journal
+from tests.pipeline.traffic import START, Row, messages, write_journal
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("spark")]
 
@@ -70,7 +70,7 @@ def test_columns_are_chosen_before_anything_is_read(spark: SparkSession, tmp_pat
 
 
 def test_kinds_protocols_and_channels_are_chosen_by_options(spark: SparkSession, tmp_path: Path) -> None:
-    rows = [
+    rows: list[Row] = [
         {"kind": "publish", "protocol": "mqtt", "channel": "a/1/x"},
         {"kind": "publish", "protocol": "umq", "channel": "a/2/x"},
         {"kind": "enqueue", "protocol": "umq", "channel": "a/3/x"},
@@ -184,3 +184,18 @@ def test_the_size_of_a_partition_is_bounded(spark: SparkSession, tmp_path: Path)
     frame = read(spark, tmp_path, rowsPerPartition="300")
     assert frame.rdd.getNumPartitions() == 4
     assert frame.agg(F.sum("size")).first() is not None
+
+
+def test_a_stream_with_ticks_learns_how_late_it_is_once_all_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    write_journal(tmp_path / "n1", messages(30), node="n1")
+    write_journal(tmp_path / "n2", messages(20), node="n2")
+    write_journal(tmp_path / "n3", [], node="n3")
+    before = datetime.now(UTC).timestamp()
+    for _ in range(2):
+        stream(spark, f"{tmp_path}/n*", tmp_path / "out", ticks="60", kinds="publish")
+    rows = spark.read.parquet(str(tmp_path / "out" / "rows"))
+    assert rows.where("kind = 'publish'").count() == 50
+    ticks = rows.where("kind = 'tick'").orderBy("ts", "node").collect()
+    assert [(tick.node, tick.offset) for tick in ticks] == [("n1", 30), ("n2", 20)] * 2
+    assert all(before <= tick.ts.timestamp() <= datetime.now(UTC).timestamp() for tick in ticks)
+    assert {bytes(tick.body) for tick in ticks} == {b""}

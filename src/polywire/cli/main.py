@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import polywire
-from polywire.cli import config, user
+from polywire.cli import config, pipeline, user
 from polywire.cli.options import ConfigFile, Insecure, Sets, config_errors_reported, examples
 from polywire.server.config import load
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 
 # Groups of commands, one file each: mount another one here.
 app.add_typer(config.app, name="config")
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(user.app, name="user")
 
 

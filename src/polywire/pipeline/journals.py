@@ -9,6 +9,7 @@ from typing import Any, Final
 from pyarrow import fs
 
 from polywire import journal
+from polywire.journal.reader import Journal
 from polywire.pipeline.errors import OptionError
 from polywire.pipeline.staging import open_location
 
@@ -73,9 +74,13 @@ class Journals:
     def __init__(self, locations: tuple[str, ...], token: str | None) -> None:
         self._locations = locations
         self._token = token
-        self._opened: dict[str, tuple[str, Any]] = {}
+        self._opened: dict[str, tuple[str, Journal]] = {}
 
-    def current(self) -> dict[str, Any]:
+    def location(self, name: str) -> str:
+        """Where a journal is."""
+        return self._opened[name][0]
+
+    def current(self) -> dict[str, Journal]:
         """All journals by name, as they are now."""
         found = locate(self._locations)
         for name, location in found.items():
@@ -90,8 +95,10 @@ class Journals:
         return {name: opened for name, (_, opened) in self._opened.items() if name in found}
 
 
-def open_journal(location: str, token: str | None) -> Any:
+def open_journal(location: str, token: str | None) -> Journal:
     """A journal, wherever it is."""
     if is_remote(location):
-        return journal.open(location, token=token)
+        from polywire.journal.http import hub_storage  # noqa: PLC0415 - few read from afar
+
+        return Journal(hub_storage(location, token=token))
     return journal.open(location)

@@ -1,10 +1,13 @@
 """How far a stream is: for each journal the offset it reads next, and how far one step may go."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 Place = dict[str, int]
 """The next offset of each journal, by the journal's name; names in order, because Spark compares places as text."""
+
+TICK: Final = "$tick"
+"""In a place, beside the journals: the time of the last tick (see ``ticks``)."""
 
 
 def placed(offsets: Mapping[str, int]) -> Place:

@@ -38,6 +38,7 @@ SOURCE_OPTIONS: Final = (
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
     "rowsPerPartition",
+    "ticks",
 )
 
 
@@ -60,6 +61,7 @@ class SourceOptions:
     rows_per_trigger: int
     bytes_per_trigger: int | None
     rows_per_partition: int
+    ticks: float | None
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -90,6 +92,7 @@ class SourceOptions:
             rows_per_trigger=number("maxRowsPerTrigger", given.get("maxrowspertrigger"), ROWS_PER_TRIGGER),
             bytes_per_trigger=number("maxBytesPerTrigger", given.get("maxbytespertrigger"), 0) or None,
             rows_per_partition=number("rowsPerPartition", given.get("rowsperpartition"), ROWS_PER_PARTITION),
+            ticks=seconds("ticks", given.get("ticks")),
         )
 
 
@@ -140,6 +143,19 @@ def number(option: str, text: str | None, default: int) -> int:
     if not digits.isdigit() or int(digits) == 0:
         raise OptionError(option, f"{text!r} is not a whole number above zero")
     return int(digits)
+
+
+def seconds(option: str, text: str | None) -> float | None:
+    """Seconds above zero, or None where there are none."""
+    if text is None:
+        return None
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise OptionError(option, f"{text!r} is not a number of seconds above zero")
+    return found
 
 
 def moment(option: str, text: str | None) -> datetime | None:

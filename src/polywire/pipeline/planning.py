@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
+from polywire.journal.reader import Journal
+from polywire.journal.splits import Split
 from polywire.pipeline.errors import DataLossError
 from polywire.pipeline.offsets import Place
 
@@ -19,27 +20,21 @@ TASKS: Final = 8
 
 @dataclass
 class JournalPartition(InputPartition):
-    """Rows ``from_offset`` to ``to_offset`` (exclusive) of a journal, and where they were when this was planned."""
+    """Rows of one segment of a journal."""
 
-    location: str
-    from_offset: int
-    to_offset: int
-    split: Any
+    split: Split
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
     """A stretch of one journal."""
 
-    name: str
-    journal: Any
+    journal: Journal
     from_offset: int
     to_offset: int
-    from_time: datetime | None = None
-    to_time: datetime | None = None
 
 
-def ranges(journals: dict[str, Any], start: Place, end: Place, *, fail_on_data_loss: bool) -> Iterator[Range]:
+def ranges(journals: dict[str, Journal], start: Place, end: Place, *, fail_on_data_loss: bool) -> Iterator[Range]:
     """What lies between two places, journal by journal."""
     for name, opened in journals.items():
         if name not in end:
@@ -51,7 +46,7 @@ def ranges(journals: dict[str, Any], start: Place, end: Place, *, fail_on_data_l
                 raise DataLossError(name, begin if begin < first else safe, first if begin < first else stop)
             begin, stop = max(begin, first), min(stop, safe)
         if begin < stop:
-            yield Range(name, opened, begin, stop)
+            yield Range(opened, begin, stop)
 
 
 def plan(found: list[Range], rows_per_partition: int) -> list[JournalPartition]:
@@ -61,5 +56,5 @@ def plan(found: list[Range], rows_per_partition: int) -> list[JournalPartition]:
     partitions = []
     for part in found:
         for split in part.journal.splits(part.from_offset, part.to_offset, rows):
-            partitions.append(JournalPartition(part.journal.location, split.from_offset, split.to_offset, split))
+            partitions.append(JournalPartition(split))
     return partitions

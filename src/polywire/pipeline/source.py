@@ -1,7 +1,6 @@
 """The journal as a Spark source: batch and streaming readers, which plan on the driver and read in tasks."""
 
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,16 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from polywire.journal.reader import Journal
 from polywire.journal.readers import NamedReaders
 from polywire.pipeline.columns import for_spark
 from polywire.pipeline.filters import Pushed
 from polywire.pipeline.journals import Journals, is_remote
-from polywire.pipeline.offsets import Place, from_spark, next_place, placed
+from polywire.pipeline.offsets import TICK, Place, from_spark, next_place, placed
 from polywire.pipeline.options import LATEST, SourceOptions
 from polywire.pipeline.planning import JournalPartition, Range, plan, ranges
 from polywire.pipeline.reading import read_partition
+from polywire.pipeline.ticks import Clock, TickPartition, now, tick_between, tick_rows
 
 
 class BatchReader(DataSourceReader):
@@ -39,7 +40,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks."""
         found = []
-        for name, opened in Journals(self.options.journals, self.options.token).current().items():
+        for opened in Journals(self.options.journals, self.options.token).current().values():
             begin, end = opened.first_offset, opened.end_offset
             if self.options.starting_offset == LATEST:
                 begin = end
@@ -51,7 +52,7 @@ class BatchReader(DataSourceReader):
             if self.pushed.to_offset is not None:
                 end = min(end, self.pushed.to_offset)
             if begin < end:
-                found.append(Range(name, opened, begin, end))
+                found.append(Range(opened, begin, end))
         return list(plan(found, self.options.rows_per_partition))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -69,6 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.columns = tuple(schema.names)
         self._journals: Journals | None = None
         self._target: Place | None = None
+        self._clock = Clock(options.ticks)
 
     def initialOffset(self) -> Place:  # noqa: N802 - Spark's name
         """Where a query begins that has no checkpoint."""
@@ -77,13 +79,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Place:  # noqa: N802 - as above
         """How far the next step goes."""
         place = from_spark(start)
+        before = now()
         journals = self._current()
         safe = {name: opened.end_offset for name, opened in journals.items()}
         if self._target is not None:
             safe = {name: min(end, self._target[name]) for name, end in safe.items() if name in self._target}
         first = {name: self._begin(journals[name]) if name not in place else 0 for name in safe}
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return next_place(place, safe, first, rows)
+        return self._clock.next_tick(place, next_place(place, safe, first, rows), before)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - as above
         """How much one step may read."""
@@ -95,38 +98,44 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - as above
         """Go no further than what is there now."""
+        self._clock.finish_at(now())
         self._target = self.reportLatestOffset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a step."""
-        found = ranges(
-            self._current(), from_spark(start), from_spark(end), fail_on_data_loss=self.options.fail_on_data_loss
-        )
-        return list(plan(list(found), self.options.rows_per_partition))
+        journals, begin, stop = self._current(), from_spark(start), from_spark(end)
+        found = list(ranges(journals, begin, stop, fail_on_data_loss=self.options.fail_on_data_loss))
+        return [*plan(found, self.options.rows_per_partition), *tick_between(begin, stop, journals)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a task: its rows."""
+        if isinstance(partition, TickPartition):
+            return for_spark([tick_rows(partition)], self.columns)
         if not isinstance(partition, JournalPartition):
             return iter(())
         return for_spark(read_partition(partition, self.options, self.columns, None), self.columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         """All before ``end`` is done: tell the journals, so that retention may have it."""
-        if self.options.reader is None:
+        if self.options.reader is None or self._journals is None:
             return
-        for name, opened in self._current().items():
-            if name in end and not is_remote(opened.location) and Path(opened.location).is_dir():
-                NamedReaders(Path(opened.location)).put(self.options.reader, int(end[name]))
+        for name, offset in from_spark(end).items():
+            if name == TICK:
+                continue
+            location = self._journals.location(name)
+            # On other storages nobody but their owner deletes anything.
+            if not is_remote(location) and Path(location).is_dir():
+                NamedReaders(Path(location)).put(self.options.reader, offset)
 
-    def _current(self) -> dict[str, Any]:
+    def _current(self) -> dict[str, Journal]:
         if self._journals is None:
             self._journals = Journals(self.options.journals, self.options.token)
         return self._journals.current()
 
-    def _begin(self, opened: Any) -> int:
+    def _begin(self, opened: Journal) -> int:
         if self.options.starting_offset == LATEST:
-            return int(opened.end_offset)
+            return opened.end_offset
         if self.options.starting_offset.isdigit():
-            return max(int(opened.first_offset), int(self.options.starting_offset))
-        time: datetime | None = self.options.starting_time
-        return int(opened.first_offset if time is None else opened.offset_at(time))
+            return max(opened.first_offset, int(self.options.starting_offset))
+        time = self.options.starting_time
+        return opened.first_offset if time is None else opened.offset_at(time)

@@ -21,6 +21,9 @@ NOISE: Final = (
     "Using Spark's default log4j",
     "Setting default log level",
     "To adjust logging level",
+    "Starting Streaming TransformWithState",
+    "Streaming TransformWithState",
+    "\n",
 )
 STORE: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -32,6 +35,8 @@ SETTINGS: Final = {
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
     "spark.sql.streaming.stateStore.providerClass": STORE,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # So many partitions of the lake are written at once before rows have to be sorted for it.
+    "spark.sql.maxConcurrentOutputFileWriters": "32",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Folders a job leaves are told apart by its own manifest, not by Spark's marker files.
