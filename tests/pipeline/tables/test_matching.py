@@ -117,7 +117,7 @@ def test_any_order_gives_the_calls_that_plain_python_gives(seed: int) -> None:
 
 
 def _at(time: Any) -> int:
-    return round((time - START).total_seconds() * SECOND)
+    return round(float((time - START).total_seconds()) * SECOND)
 
 
 def _as_part(one: Row) -> dict[str, Any]:
