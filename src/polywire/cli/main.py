@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import polywire
-from polywire.cli import config, journal, user
+from polywire.cli import config, journal, pipeline, user
 from polywire.cli.decode import decode, decode_epilog
 from polywire.cli.options import ConfigFile, Insecure, Sets, config_errors_reported, examples
 from polywire.server.config import load
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.add_typer(config.app, name="config")
 app.add_typer(user.app, name="user")
 app.add_typer(journal.app, name="journal")
+app.add_typer(pipeline.app, name="pipeline")
 app.command(epilog=decode_epilog)(decode)
 
 
