@@ -100,7 +100,7 @@ class Journaling:
         else:
             self._waiters.append((done, failed))
             if self._always:
-                self.recorder.rotate()
+                self.recorder.part()
             if not self._busy and len(self._waiters) == 1:
                 self._send_off(0)
 
