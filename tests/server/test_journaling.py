@@ -24,13 +24,16 @@ class Connection:
     """Somebody who is read, or not."""
 
     def __init__(self) -> None:
-        self.reading = True
+        self._reading = True
+
+    def reading(self) -> bool:
+        return self._reading
 
     def pause_reading(self) -> None:
-        self.reading = False
+        self._reading = False
 
     def resume_reading(self) -> None:
-        self.reading = True
+        self._reading = True
 
 
 class House:
@@ -235,7 +238,7 @@ def test_nobody_is_read_while_too_much_waits_for_the_disk(tmp_path: Path, monkey
         await house.settled()
         connection = Connection()
         house.journaling.hold_if_full(connection)
-        assert connection.reading
+        assert connection.reading()
         house.log.go.clear()
         house.log.tried.clear()
         house.publish(b"x")
@@ -243,9 +246,9 @@ def test_nobody_is_read_while_too_much_waits_for_the_disk(tmp_path: Path, monkey
         await house.until(house.log.tried.is_set)
         house.publish(bytes(20_000))
         house.journaling.hold_if_full(connection)
-        assert not connection.reading
+        assert not connection.reading()
         house.log.go.set()
-        await house.until(lambda: connection.reading)
+        await house.until(connection.reading)
         await house.journaling.close()
 
     run(work())
@@ -268,9 +271,9 @@ def test_those_who_are_held_are_read_again_when_the_disk_fails(tmp_path: Path, m
         house.log.break_down()
         house.log.go.set()
         await house.heard("first failed")
-        assert connection.reading
+        assert connection.reading()
         house.journaling.hold_if_full(connection)
-        assert connection.reading
+        assert connection.reading()
         await house.journaling.close()
 
     run(work())
