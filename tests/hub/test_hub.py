@@ -265,11 +265,11 @@ def test_no_queue_hands_out_anything_once_work_has_stopped(site: Site) -> None:
 
 def test_what_is_accepted_is_safe_at_once_or_when_the_journal_says_so(site: Site) -> None:
     done: list[int] = []
-    site.hub.safe(lambda: done.append(1))
+    site.hub.safe(lambda: done.append(1), lambda: done.append(-1))
     assert done == [1]
     waiting: list[Callable[[], None]] = []
-    site.hub.when_safe = waiting.append
-    site.hub.safe(lambda: done.append(2))
+    site.hub.when_safe = lambda safe, _failed: waiting.append(safe)
+    site.hub.safe(lambda: done.append(2), lambda: done.append(-2))
     assert done == [1]
     waiting[0]()
     assert done == [1, 2]

@@ -75,6 +75,23 @@ class Link(Protocol):
 
 
 @final
+class Nowhere:
+    """The transport of those who have none."""
+
+    def send(self, chunks: list[bytes | memoryview]) -> None:
+        """Write nothing."""
+
+    def pause_reading(self) -> None:
+        """Nothing is read."""
+
+    def resume_reading(self) -> None:
+        """Nothing is read."""
+
+    def overflow(self) -> None:
+        """Nothing is written."""
+
+
+@final
 class Flusher:
     """The outboxes that have something to write in this turn. ``source`` is whose input is being handled."""
 

@@ -85,6 +85,11 @@ class Endpoint:
         self.client: Client | None = None
 
     @property
+    def is_closing(self) -> bool:
+        """Whether the last words have been said."""
+        return self._closing
+
+    @property
     def certificate(self) -> Mapping[str, object] | None:
         """The certificate the peer showed, if it did."""
         found = self._transport.get_extra_info("peercert") if self._transport is not None else None
@@ -123,6 +128,8 @@ class Endpoint:
         if session is None or self._closing:
             return
         self._guarded(session.received, data)
+        if self._gate.journaling is not None:
+            self._gate.journaling.hold_if_full(self)
 
     def closed(self) -> None:
         """The connection has ended, whoever ended it."""
@@ -187,7 +194,7 @@ class Endpoint:
             for data in held:
                 self.deliver(data)
 
-        self._gate.authenticate(login, self.certificate, self._listener, client, finished)
+        self._gate.authenticate(login, self.certificate, self._listener, client.address, finished)
 
     def established(self) -> None:
         """The handshake is over."""
@@ -281,3 +288,4 @@ class Endpoint:
         """Count what the peer did wrong."""
         if self.client is not None:
             self.client.counters.fault(fault)
+            self.client.reason = fault

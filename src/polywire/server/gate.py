@@ -23,6 +23,7 @@ from polywire.server.seldom import Seldom
 
 if TYPE_CHECKING:
     from polywire.server.endpoint import Endpoint
+    from polywire.server.journaling import Journaling
 
 LOGIN_THREADS = 2
 """Passwords checked at once: each takes 64 MiB and a core, so this also bounds how fast anybody can guess."""
@@ -44,6 +45,7 @@ class Gate:
         self.loop = loop
         self.connections: set[Endpoint] = set()
         self.emptied = asyncio.Event()
+        self.journaling: Journaling | None = None
         self.refused = 0
         self.handshaking = 0
         self.most_connections = 1 << 30
@@ -90,6 +92,11 @@ class Gate:
             self._regrant(client)
         self.hub.forget_views()
 
+    @property
+    def has_logins(self) -> bool:
+        """Whether clients have to say who they are."""
+        return self._admission.authenticator is not None
+
     def enter(self, endpoint: "Endpoint") -> bool:
         """Let a connection in, unless there are too many or the hub is going down."""
         if not self._has_room():
@@ -113,10 +120,10 @@ class Gate:
         login: Login,
         certificate: Mapping[str, object] | None,
         listener: str,
-        client: Client,
+        address: str,
         done: Callable[[Identity | Refusal], None],
     ) -> None:
-        """Find out who a client is; ``done`` is called in the loop, at once where no password has to be hashed."""
+        """Find out who somebody is; ``done`` is called in the loop, at once where no password has to be hashed."""
         admission = self._admission
         authenticator = admission.authenticator
         if authenticator is None:
@@ -125,19 +132,18 @@ class Gate:
         credentials = Credentials(
             login.user, login.password, login.token, certificate, self._listener_users.get(listener, "")
         )
-        address = client.address.rpartition(":")[0] or client.address
         if not authenticator.needs_thread(credentials):
             # Who claims to be nobody guesses no password, and need not wait for those who do.
-            done(self._outcome(admission, authenticator, credentials, address, client))
+            done(self._outcome(admission, authenticator, credentials, address))
             return
-        wait = authenticator.retry_after(address, self.loop.time())
+        wait = authenticator.retry_after(_host(address), self.loop.time())
         if wait > 0:
             done(Refusal("too many failed logins from this address", wait))
         elif self._waiting >= LOGINS_WAITING:
             done(Refusal("too many logins at once", 1.0))
         else:
             self._waiting += 1
-            future = self._threads.submit(self._outcome, admission, authenticator, credentials, address, client)
+            future = self._threads.submit(self._outcome, admission, authenticator, credentials, address)
             future.add_done_callback(lambda ended: self._back(ended, done))
 
     def close(self) -> None:
@@ -173,20 +179,15 @@ class Gate:
             self.loop.call_soon_threadsafe(deliver)
 
     def _outcome(
-        self,
-        admission: Admission,
-        authenticator: Authenticator,
-        credentials: Credentials,
-        address: str,
-        client: Client,
+        self, admission: Admission, authenticator: Authenticator, credentials: Credentials, address: str
     ) -> Identity | Refusal:
         try:
-            return admission.with_groups(authenticator.authenticate(credentials, address, self.loop.time()))
+            return admission.with_groups(authenticator.authenticate(credentials, _host(address), self.loop.time()))
         except Throttled as error:
             return Refusal("too many failed logins from this address", error.retry_after)
         except LoginError as error:
             user = error.user[:NAME_SHOWN]
-            self._failed.warn("login of %r from %s failed: %s", user, client.address, error.cause)
+            self._failed.warn("login of %r from %s failed: %s", user, address, error.cause)
             return Refusal("login failed")
 
     def _regrant(self, client: Client) -> None:
@@ -210,3 +211,8 @@ class Knock:
         if self._waits:
             self._waits = False
             self._gate.handshaking -= 1
+
+
+def _host(address: str) -> str:
+    """What failed logins are counted by: the address without its port."""
+    return address.rpartition(":")[0] or address

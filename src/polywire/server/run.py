@@ -91,8 +91,6 @@ async def _serve(loaded: Loaded, *, insecure: bool) -> int:
 
 def _not_yet(config: Config) -> Iterator[str]:
     """What the configuration asks for and this version does not do."""
-    if config.journal.enabled:
-        yield "there is no journal yet: what is acknowledged does not outlive this process"
     if config.fabric.kind != "local":
         yield "there is no cluster yet: this hub runs by itself"
 

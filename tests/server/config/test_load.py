@@ -88,6 +88,18 @@ def test_sizes_durations_and_addresses_are_read(tmp_path: Path) -> None:
     assert (config.limits.idle_time, config.limits.call_time) == (120.0, 1.0)
 
 
+@pytest.mark.parametrize("nothing", ["0", "'0 B'"])
+def test_no_limit_of_size_is_written_as_0(tmp_path: Path, nothing: str) -> None:
+    assert load(write(tmp_path, f"[journal]\nkeep_size = {nothing}\n")).config.journal.keep_size == 0
+
+
+def test_how_long_the_journal_is_kept_is_read(tmp_path: Path) -> None:
+    text = "[journal]\nkeep_size = '2 GiB'\nkeep_time = '400 d'\nsegment_size = '1 MiB'\nnode = 'hub-1'\n"
+    journal = load(write(tmp_path, text)).config.journal
+    assert (journal.keep_size, journal.keep_time) == (2 << 30, 400 * 86400.0)
+    assert (journal.segment_size, journal.node) == (1 << 20, "hub-1")
+
+
 def test_relative_paths_start_at_the_file_and_those_of_set_at_the_working_directory(tmp_path: Path) -> None:
     path = write(tmp_path, '[tls]\ncertificate = "hub.pem"\nkey = "/etc/hub.key"\n[listen]\nsabc = "unix:s"\n')
     config = load(path, ["tls.client_ca=ca.pem"]).config
@@ -193,6 +205,14 @@ SIZE = 'octets, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"'
         ("[journal]\nenabled = 'yes'", '2: journal.enabled: found "yes", allowed is true or false'),
         ("[journal]\nfsync = 'never'", '2: journal.fsync: found "never", allowed is "group", "always" or "os"'),
         ("[journal]\nfsync = []", '2: journal.fsync: found an empty list, allowed is "group", "always" or "os"'),
+        ("[journal]\non_failure = 'stop'", '2: journal.on_failure: found "stop", allowed is "refuse" or "continue"'),
+        ("[journal]\nkeep_size = false", "2: journal.keep_size: found false, allowed is octets, from 4 KiB to"),
+        (
+            "[journal]\nkeep_size = 1",
+            "2: journal.keep_size: found 1, allowed is octets, from 4 KiB to 1048576 GiB, or 0 for",
+        ),
+        ("[journal]\nsegment_size = 0", "2: journal.segment_size: found 0, allowed is octets, from 4 KiB to 4 GiB"),
+        ("[journal]\nkeep_time = 0.5", "2: journal.keep_time: found 0.5, allowed is seconds, from 1 s to"),
         ("[journal]\npath = ''", '2: journal.path: found "", allowed is the path of a folder'),
         (
             "[journal]\npath = 'a\\u0000'".replace("'", '"'),

@@ -12,6 +12,8 @@ from polywire.hub.hub import (
     RETAINED_FULL,
     SERVICE_CHANNEL,
     TOO_MANY_QUEUES,
+    UNAVAILABLE,
+    UNWRITABLE,
     Hub,
 )
 from polywire.hub.peer import Limits
@@ -34,6 +36,7 @@ REFUSED: Final[dict[str, tuple[str, str]]] = {
     QUEUE_FULL: (errors.LIMIT, "the queue is full"),
     TOO_MANY_QUEUES: (errors.LIMIT, NO_QUEUE),
     RETAINED_FULL: (errors.LIMIT, "the hub keeps no more retained messages"),
+    UNAVAILABLE: (errors.DRAINING, UNWRITABLE),
     HUB_DRAINING: (errors.DRAINING, "the hub is shutting down"),
 }
 """What a publication that the hub refuses is answered with, by the hub's reason."""
@@ -88,7 +91,7 @@ class Requests:
     def _publish(self, channel: str, asked: Operation, whole: Whole) -> None:
         client = self._client
         message = incoming(channel, whole.body, asked.headers, time=self._hub.clock(), origin=client.number)
-        refused = self._hub.publish(message, client)
+        refused = self._hub.publish(message, client, acknowledged=not whole.send_only)
         if refused is None:
             self._answers.accept(whole)
         else:

@@ -16,6 +16,8 @@ from polywire.hub.hub import (
     RETAINED_FULL,
     SERVICE_CHANNEL,
     TOO_MANY_QUEUES,
+    UNAVAILABLE,
+    UNWRITABLE,
     Hub,
 )
 from polywire.hub.message import Headers, HeaderValue, Message
@@ -47,6 +49,7 @@ REFUSALS: Final = {
     TOO_MANY_QUEUES: (FatalCode.LIMIT_EXCEEDED, NO_QUEUE),
     RETAINED_FULL: (FatalCode.LIMIT_EXCEEDED, "no room for another retained message"),
     DRAINING: (FatalCode.SHUTTING_DOWN, ""),
+    UNAVAILABLE: (FatalCode.UNAVAILABLE, UNWRITABLE),
 }
 
 MILLISECONDS: Final = 1000.0
@@ -63,6 +66,10 @@ class Receipt:
     def safe(self) -> None:
         """Answer."""
         self._answers.result(self._call_id)
+
+    def failed(self) -> None:
+        """Answer that it could not be made safe."""
+        self._answers.refuse(self._call_id, *REFUSALS[UNAVAILABLE])
 
 
 @final
@@ -147,7 +154,8 @@ class Requests:
         )
         refused = self._hub.publish(message, self._client)
         if refused is None:
-            self._hub.safe(Receipt(self._answers, call_id).safe)
+            receipt = Receipt(self._answers, call_id)
+            self._hub.safe(receipt.safe, receipt.failed)
         else:
             code, detail = REFUSALS.get(refused, (FatalCode.UNAVAILABLE, refused))
             self._answers.refuse(call_id, code, detail)

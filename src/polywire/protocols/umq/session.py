@@ -88,7 +88,9 @@ class UmqSession:
                 if self._machine.receive(frame):
                     self._frame(frame)
         except RemoteProtocolError as error:
-            self._client.counters.fault(error.rule)
+            raw = data.encode(errors="replace") if isinstance(data, str) else data
+            self._hub.fault(self._client, error.rule, error.reason, raw, size)
+            self._client.reason = error.rule
             if isinstance(error.reply, Fatal):
                 self._end(error.reply)
 

@@ -81,21 +81,25 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A number of octets."""
+    """A number of octets. ``never``: what 0 stands for, where it is allowed."""
 
     about: str
     _: KW_ONLY
     least: int = 1
     most: int
+    never: str = ""
 
     @property
     def allowed(self) -> str:
         """The bounds, and both ways to write it."""
-        return f'octets, from {show_size(self.least)} to {show_size(self.most)}, such as 65536 or "64 KiB"'
+        zero = f", or 0 for {self.never}" if self.never else ""
+        return f'octets, from {show_size(self.least)} to {show_size(self.most)}{zero}, such as 65536 or "64 KiB"'
 
     def read(self, value: object, _folder: Path) -> int:
         """A number, or text with a unit."""
         octets = parse_size(value) if isinstance(value, str) else value
+        if self.never and octets == 0 and not isinstance(octets, bool):
+            return 0
         return int(_typed(octets, Annotated[int, msgspec.Meta(ge=self.least, le=self.most)]))
 
     def show(self, value: int) -> str:

@@ -98,14 +98,50 @@ class Journal(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ("group", "always", "os"),
         ),
     ] = "group"
+    on_failure: Annotated[
+        Literal["refuse", "continue"],
+        Choice(
+            "What becomes of messages whose publishers want no acknowledgement while the disk is full or fails: they "
+            "are refused, or delivered without being kept. Those that want one are always refused then.",
+            ("refuse", "continue"),
+        ),
+    ] = "continue"
+    segment_size: Annotated[
+        int, Size("How large a file grows before the next one is begun.", least=4 * KIB, most=4 * GIB)
+    ] = 128 * MIB
+    compact: Annotated[bool, Flag("Whether finished files are rewritten as Parquet: smaller, and faster to read.")] = (
+        True
+    )
+    keep_size: Annotated[
+        int,
+        Size(
+            "How large the journal may grow before its oldest files are deleted.",
+            least=4 * KIB,
+            most=1024 * 1024 * GIB,
+            never="no limit",
+        ),
+    ] = 16 * GIB
+    keep_time: Annotated[
+        float,
+        Seconds(
+            "How old messages become before the files they are in are deleted.",
+            least=1,
+            most=100 * 365 * 86400,
+            never="no limit",
+        ),
+    ] = 0.0
+    keep_for_readers: Annotated[
+        bool, Flag("Whether what a named reader has not read yet is kept in spite of `keep_size` and `keep_time`.")
+    ] = True
+    node: Annotated[str | None, Text("The name of this hub in its journal; without it, the host's name.")] = None
 
 
 class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one client, or all of them, may use. Passing one gets the protocol's own error, and nobody else feels it."""
 
-    message_size: Annotated[int, Size("The largest message, all its frames together.", most=2 * GIB - 1)] = 16 * MIB
+    message_size: Annotated[int, Size("The largest message, all its frames together.", most=GIB)] = 16 * MIB
     message_size_before_auth: Annotated[
-        int, Size("The same before a client has logged in; never more than `message_size`.", most=2 * GIB - 1)
+        int, Size("The same before a client has logged in; never more than `message_size`.", most=GIB)
     ] = 64 * KIB
     header_size: Annotated[
         int, Size("The largest header of one frame: all of it but the body.", least=256, most=16 * MIB)

@@ -1,0 +1,62 @@
+"""Batches of rows for tests, and segments in their other form."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import polywire.journal
+from polywire.journal.kinds import KINDS, PROTOCOLS
+from polywire.journal.schema import KIND_VALUES, PROTOCOL_VALUES, SCHEMA, node_values
+
+NODE = "here"
+START = 1_700_000_000_000_000
+"""The time of offset 0, in microseconds; each further row is a second later."""
+SECOND = 1_000_000
+
+
+def rows(first: int, count: int, *, node: str = NODE, body: bytes = b"", **columns: list[Any]) -> Any:
+    """Rows with these offsets; ``columns`` replaces what is in some of them, texts in place of codes."""
+    kinds = columns.pop("kind", ["publish"] * count)
+    protocols = columns.pop("protocol", ["fmqp"] * count)
+    offsets = range(first, first + count)
+    bodies = columns.pop("body", [body or b"body %d" % offset for offset in offsets])
+    defaults: dict[str, list[Any]] = {
+        "offset": list(offsets),
+        "ts": [START + offset * SECOND for offset in offsets],
+        "connection": [7] * count,
+        "channel": [f"a/{offset % 3}/b" for offset in offsets],
+        "body": bodies,
+        "size": [len(octets) for octets in bodies],
+        "flags": [0] * count,
+    }
+    made = []
+    for field in SCHEMA:
+        if field.name == "node":
+            made.append(_coded([0] * count, node_values(node)))
+        elif field.name == "kind":
+            made.append(_coded([KINDS.index(kind) for kind in kinds], KIND_VALUES))
+        elif field.name == "protocol":
+            made.append(
+                _coded([None if name is None else PROTOCOLS.index(name) for name in protocols], PROTOCOL_VALUES)
+            )
+        else:
+            made.append(pa.array(columns.get(field.name, defaults.get(field.name, [None] * count)), field.type))
+    return pa.RecordBatch.from_arrays(made, schema=SCHEMA)
+
+
+def compact(folder: Path, first_offset: int, row_group_size: int = 2) -> None:
+    """Put the closed segment as Parquet in its place."""
+    journal = polywire.journal.open(folder)
+    (segment,) = [found for found in journal.segments() if found.first_offset == first_offset]
+    batches = journal.scan(from_offset=first_offset, to_offset=segment.end_offset)
+    path = folder / segment.name
+    table = pa.Table.from_batches(batches)
+    pq.write_table(table, path.with_suffix(".parquet"), row_group_size=row_group_size, write_page_checksum=True)
+    path.unlink()
+    path.with_suffix(".index").unlink()
+
+
+def _coded(codes: list[int | None] | list[int], values: Any) -> Any:
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), values)
