@@ -1,8 +1,8 @@
 """The blocking twin, against a running hub."""
 
-import _thread
 import contextlib
 import gc
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -104,7 +104,9 @@ def test_waiting_ends_when_its_time_is_over(hub: HubProcess) -> None:
 
 def test_ctrl_c_interrupts_a_wait_and_nothing_else(hub: HubProcess) -> None:
     with opened(hub, "mqtt") as bus, bus.subscribe("interrupted") as messages:
-        key = threading.Timer(0.1, _thread.interrupt_main)
+        main = threading.main_thread().ident
+        assert main == threading.get_ident()
+        key = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
         key.start()
         with pytest.raises(KeyboardInterrupt):
             messages.get()
