@@ -23,12 +23,14 @@ from polywire.errors import (
 if TYPE_CHECKING:
     from polywire.client.bus import Bus, connect
     from polywire.client.errors import (
+        AddressError,
         BufferFull,
         CallFailed,
         ClientError,
         Closed,
         ConnectFailed,
         ConnectionLost,
+        Overrun,
         Refused,
         Timeout,
         Unsupported,
@@ -45,6 +47,7 @@ if pure_wanted():
 __version__ = "0.1.0"
 
 __all__ = [
+    "AddressError",
     "Backoff",
     "BufferFull",
     "Bus",
@@ -56,6 +59,7 @@ __all__ = [
     "Demand",
     "LocalProtocolError",
     "Message",
+    "Overrun",
     "PolywireError",
     "Promise",
     "ProtocolError",
@@ -72,6 +76,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "AddressError": "client.errors",
     "Backoff": "client.reconnect",
     "BufferFull": "client.errors",
     "Bus": "client.bus",
@@ -82,6 +87,7 @@ _LATER = {
     "ConnectionLost": "client.errors",
     "Demand": "client.message",
     "Message": "client.message",
+    "Overrun": "client.errors",
     "Promise": "client.receipt",
     "Refused": "client.errors",
     "Request": "client.message",

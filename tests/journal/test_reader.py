@@ -179,7 +179,7 @@ def test_columns_come_in_the_order_asked_for(folder: Path) -> None:
     [
         ({"columns": ["payload"]}, "there is no column 'payload'; there are offset, ts"),
         ({"kinds": ["publsh"]}, "there is no kind 'publsh'"),
-        ({"protocols": "http"}, "there is no protocol 'http'"),
+        ({"protocols": "gopher"}, "there is no protocol 'gopher'"),
         ({"on_corrupt": "ignore"}, "on_corrupt is one of raise, gap, skip"),
     ],
 )
