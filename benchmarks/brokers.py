@@ -51,6 +51,34 @@ def nats_server() -> Iterator[tuple[int, int]]:
             process.kill()
 
 
+@contextlib.contextmanager
+def mosquitto(folder: Path) -> Iterator[int]:
+    """A Mosquitto on a free port that keeps what it has in a folder. Gives the port."""
+    program = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin") or shutil.which("mosquitto")
+    if program is None:
+        raise RuntimeError("mosquitto is not installed; run 'make setup' as root")
+    folder.mkdir(parents=True)
+    port = free_port()
+    config = folder / "mosquitto.conf"
+    lines = [
+        f"listener {port} 127.0.0.1",
+        "allow_anonymous true",
+        "user root",
+        "persistence true",
+        f"persistence_location {folder}/",
+        "max_inflight_messages 0",
+        "max_queued_messages 0",
+    ]
+    config.write_text("\n".join(lines) + "\n")
+    command = [program, "-c", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_for(port)
+            yield port
+        finally:
+            process.kill()
+
+
 def free_port() -> int:
     """A port nobody listens on at the moment."""
     with socket.socket() as probe:

@@ -79,10 +79,15 @@ def _collect(stream: IO[str], hub: HubProcess) -> None:
 
 @contextlib.contextmanager
 def running_hub(
-    *sets: str, config: Path | None = None, arguments: tuple[str, ...] = (), descriptors: int | None = None
+    *sets: str,
+    config: Path | None = None,
+    journal: Path | None = None,
+    arguments: tuple[str, ...] = (),
+    descriptors: int | None = None,
 ) -> Iterator[HubProcess]:
     """A hub that is ready. Without ``config`` it listens everywhere, on loopback; ``sets`` go on top.
 
+    It has a journal only where ``journal`` says in which folder.
     ``descriptors`` is how many file descriptors it may have, where that is fewer than this process may.
     """
     command = [sys.executable, "-m", "polywire", "serve", *arguments]
@@ -90,7 +95,7 @@ def running_hub(
         command += ["--config", str(config)]
     else:
         sets = (*(f"listen.{key}={address}" for key, address in LISTEN.items()), *sets)
-    for each in ("journal.enabled=false", *sets):
+    for each in ("journal.enabled=false" if journal is None else f"journal.path={journal}", *sets):
         command += ["--set", each]
 
     def limit() -> None:

@@ -5,10 +5,6 @@ import itertools
 import socket
 import ssl
 from collections.abc import Iterator
-from typing import Any
-
-from websockets.exceptions import InvalidHandshake
-from websockets.sync.client import ClientConnection, connect
 
 from polywire.protocols.fmqp import Decoder, Publication, Subscription, encode
 from polywire.protocols.frame import Frame
@@ -90,20 +86,3 @@ def connected(address: str, *, trust: ssl.SSLContext | None = None) -> Iterator[
             connection = trust.wrap_socket(connection, server_hostname="localhost")
     with connection:
         yield connection
-
-
-TRIES = 10
-
-
-def open_web(address: str, trust: ssl.SSLContext | None, **options: Any) -> ClientConnection:
-    """A WebSocket. Over TLS it is tried again.
-
-    A known fault, not found yet: on a busy machine one opening in some hundreds is left unanswered over TLS.
-    """
-    options |= {"ssl": trust, "server_hostname": None if trust is None else "localhost"}
-    for _ in range(0 if trust is None else TRIES - 1):
-        with contextlib.suppress(TimeoutError, InvalidHandshake):
-            again: ClientConnection = connect(address, open_timeout=SECONDS / TRIES, **options)
-            return again
-    last: ClientConnection = connect(address, open_timeout=SECONDS, **options)
-    return last

@@ -1,11 +1,14 @@
-"""Polywire: a message hub that speaks five protocols on one routing core.
+"""Polywire: a message hub that speaks five protocols on one routing core, and the clients to talk to it.
 
 >>> import polywire
 >>> sorted(polywire.compiled())[0]
 'polywire.protocols.assembler'
+
+``async with polywire.connect("fmqp://127.0.0.1:7103") as bus:`` is where a program begins; ``polywire.sync`` is the
+same for scripts. What they need is loaded when it is first asked for.
 """
 
-from collections.abc import Mapping
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +21,23 @@ from polywire.errors import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from polywire.client.bus import Bus, connect
+    from polywire.client.errors import (
+        BufferFull,
+        CallFailed,
+        ClientError,
+        Closed,
+        ConnectFailed,
+        ConnectionLost,
+        Refused,
+        Timeout,
+        Unsupported,
+    )
+    from polywire.client.message import Demand, Message, Request
+    from polywire.client.receipt import Promise
+    from polywire.client.reconnect import Backoff
+    from polywire.client.tls import client_context
+    from polywire.pipeline.spark import spark_session
 
 if pure_wanted():
     load_sources_only(Path(__file__).parent)
@@ -26,24 +45,62 @@ if pure_wanted():
 __version__ = "0.1.0"
 
 __all__ = [
+    "Backoff",
+    "BufferFull",
+    "Bus",
+    "CallFailed",
+    "ClientError",
+    "Closed",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Demand",
     "LocalProtocolError",
+    "Message",
     "PolywireError",
+    "Promise",
     "ProtocolError",
+    "Refused",
     "RemoteProtocolError",
+    "Request",
+    "Timeout",
+    "Unsupported",
     "__version__",
+    "client_context",
     "compiled",
+    "connect",
     "spark_session",
 ]
 
+_LATER = {
+    "Backoff": "client.reconnect",
+    "BufferFull": "client.errors",
+    "Bus": "client.bus",
+    "CallFailed": "client.errors",
+    "ClientError": "client.errors",
+    "Closed": "client.errors",
+    "ConnectFailed": "client.errors",
+    "ConnectionLost": "client.errors",
+    "Demand": "client.message",
+    "Message": "client.message",
+    "Promise": "client.receipt",
+    "Refused": "client.errors",
+    "Request": "client.message",
+    "Timeout": "client.errors",
+    "Unsupported": "client.errors",
+    "client_context": "client.tls",
+    "connect": "client.bus",
+    "spark_session": "pipeline.spark",
+}
+"""Names that are loaded when they are first used, and the module they are in."""
 
-def spark_session(
-    *,
-    app: str = "polywire",
-    master: str | None = None,
-    memory: str | None = None,
-    conf: Mapping[str, str] | None = None,
-) -> "SparkSession":
-    """A Spark session that knows the format ``polywire``; needs the extra ``pipeline``. See ``docs/pipeline.md``."""
-    from polywire.pipeline.spark import spark_session as start  # noqa: PLC0415 - only who uses Spark loads it
 
-    return start(app=app, master=master, memory=memory, conf=conf)
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'polywire' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"polywire.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

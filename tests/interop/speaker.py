@@ -4,7 +4,6 @@ A ``Speaker`` keeps every frame it hears until somebody wants it, so the order i
 Each operation returns when the hub has answered it, or raises ``RefusedError`` with the protocol's own words.
 """
 
-import contextlib
 import itertools
 import socket
 import ssl
@@ -15,10 +14,9 @@ from datetime import datetime
 from typing import ClassVar, Protocol, Self, TypeVar
 
 from websockets.exceptions import ConnectionClosed
-from websockets.typing import Subprotocol
 
 from polywire.protocols.frame import Frame
-from tests.wires import open_web
+from tests.web import open_web
 
 SECONDS = 20.0
 TYPE_NAME = "dotnet-type"
@@ -107,11 +105,7 @@ class WebSocketWire:
     """A WebSocket by somebody else's implementation."""
 
     def __init__(self, address: str, subprotocol: str = "", trust: ssl.SSLContext | None = None) -> None:
-        offered = [Subprotocol(subprotocol)] if subprotocol else None
-        self._open = contextlib.ExitStack()
-        self._socket = self._open.enter_context(
-            open_web(address, trust, subprotocols=offered, max_size=None, close_timeout=SECONDS)
-        )
+        self._socket = open_web(address, trust, subprotocols=[subprotocol] if subprotocol else [])
 
     @property
     def subprotocol(self) -> str | None:
@@ -122,12 +116,12 @@ class WebSocketWire:
 
     def receive(self) -> str | bytes:
         try:
-            return self._socket.recv(timeout=SECONDS)
+            return self._socket.recv()
         except ConnectionClosed:
             raise HungUpError from None
 
     def close(self) -> None:
-        self._open.close()
+        self._socket.close()
 
 
 class Speaker(ABC):

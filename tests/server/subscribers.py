@@ -6,15 +6,14 @@ import ssl
 from collections.abc import Iterator
 
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection
-from websockets.typing import Subprotocol
 
 from polywire.protocols import fmqp, micromsg, mqtt
 from polywire.protocols.micromsg import extensions
 from polywire.protocols.mqtt import Connack, Suback
 from tests.hub_process import HubProcess
 from tests.protocols.sabc.wire import wire
-from tests.wires import SECONDS, Plain, connected, open_web
+from tests.web import Web, open_web
+from tests.wires import Plain, connected
 
 Heard = list[bytes | str]
 """Octets in one piece, or messages and the code of the close."""
@@ -25,9 +24,9 @@ SUBPROTOCOLS = {"umq": "umq", "mqtt_ws": "mqtt", "sabc_ws": "sabc"}
 class Line:
     """A connection, by TCP or WebSocket, on which octets or messages are sent and expected."""
 
-    def __init__(self, connection: socket.socket | ClientConnection) -> None:
+    def __init__(self, connection: socket.socket | Web) -> None:
         self._socket = Plain(connection) if isinstance(connection, socket.socket) else None
-        self._web = connection if isinstance(connection, ClientConnection) else None
+        self._web = connection if isinstance(connection, Web) else None
 
     def send(self, data: bytes | str) -> None:
         """All of it, as one message where there are messages."""
@@ -39,14 +38,14 @@ class Line:
     def expect(self, wanted: bytes | str) -> None:
         """Exactly this."""
         if self._web is not None:
-            assert self._web.recv(timeout=SECONDS) == wanted
+            assert self._web.recv() == wanted
         elif self._socket is not None:
             assert self._socket.expect(len(wanted)) == wanted
 
     def until(self, end: bytes) -> bytes:
         """Everything up to the octets that end it; on a WebSocket, one message."""
         if self._web is not None:
-            message = self._web.recv(timeout=SECONDS)
+            message = self._web.recv()
             return message.encode() if isinstance(message, str) else message
         assert self._socket is not None
         data = b""
@@ -67,7 +66,7 @@ class Line:
         heard: Heard = []
         try:
             while True:
-                heard.append(self._web.recv(timeout=SECONDS))
+                heard.append(self._web.recv())
         except ConnectionClosed as error:
             return [*heard, f"closed {error.rcvd.code if error.rcvd is not None else 'without a word'}"]
 
@@ -77,8 +76,7 @@ def line_to(hub: HubProcess, listener: str, trust: ssl.SSLContext | None = None)
     """A connection to a listener; ``trust`` where it is encrypted."""
     address = hub.addresses[listener]
     if listener in SUBPROTOCOLS:
-        subprotocols = [Subprotocol(SUBPROTOCOLS[listener])]
-        with open_web(address, trust, subprotocols=subprotocols, close_timeout=1) as web:
+        with open_web(address, trust, subprotocols=[SUBPROTOCOLS[listener]]) as web:
             assert web.subprotocol == SUBPROTOCOLS[listener]
             yield Line(web)
     else:

@@ -93,11 +93,11 @@ def run(
     Started again after whatever end, it goes on where it was: each row of the journal counts once.
     """
     with errors_reported():
-        from polywire.pipeline.jobs import Job  # noqa: PLC0415 - see above
-        from polywire.pipeline.jobs import trigger_interval as check  # noqa: PLC0415 - see above
+        from polywire.pipeline.groups import closure  # noqa: PLC0415 - see above
+        from polywire.pipeline.jobs import Job, trigger_interval  # noqa: PLC0415 - see above
         from polywire.pipeline.running import Runner  # noqa: PLC0415 - see above
 
-        check(trigger)
+        trigger_interval(trigger)
         job = Job(
             journal=journal_place(journal, config),
             lake=lake_place(lake),
@@ -108,8 +108,8 @@ def run(
             token=token,
             options=pairs("--option", options),
         )
-        spark = start_spark(master, memory, conf)
-        runner = Runner(spark, job)
+        closure(job.wanted, job.tables)  # a wrong name is told before anybody waits for Spark
+        runner = Runner(start_spark(master, memory, conf), job)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: runner.stop())
         queries = runner.start()

@@ -30,6 +30,7 @@ class Client:
         self.identity: Identity = ANONYMOUS
         self.grants: Grants = EVERYTHING
         self.connected = 0
+        self.reason = ""  # why its connection ended, where that was no ordinary end
         self.joined = False
         self.subscriptions: Final[dict[object, Subscription]] = {}
         self.demands: Final[dict[str, int]] = {}

@@ -8,37 +8,57 @@ from collections.abc import Callable
 from typing import Final, cast, final
 
 from polywire.hub.access import Grants
-from polywire.hub.channels import MAX_LEVELS, REST, is_literal
+from polywire.hub.channels import MAX_LEVELS, REST, is_literal, to_stars
 from polywire.hub.client import Client
 from polywire.hub.counters import Counters
 from polywire.hub.demand import Demand
 from polywire.hub.message import Message
 from polywire.hub.outbox import JOIN_BELOW, Flusher, Later, Outbox
 from polywire.hub.queues import MAX_MESSAGES, MAX_OCTETS, Consumer, Queue
+from polywire.hub.recorder import Recorder
 from polywire.hub.retained import Retained
 from polywire.hub.routes import Route, RouteTable, RouteView, Subscription
 from polywire.hub.services import Services
+from polywire.journal.kinds import WILL_FLAG
 from polywire.protocols.frame import Run
 
 MAX_VIEWS: Final = 4096
+MAX_QUEUES: Final = 10_000
+NO_QUEUE: Final = "the hub has no room for another queue"
 QUEUE_PREFIX: Final = "queue/"
 
 FORBIDDEN: Final = "forbidden"
 SERVICE_CHANNEL: Final = "service-channel"
 QUEUE_FULL: Final = "queue-full"
+TOO_MANY_QUEUES: Final = "too-many-queues"
 RETAINED_FULL: Final = "retained-full"
 TOO_DEEP: Final = "too-deep"
 DRAINING: Final = "draining"
+UNAVAILABLE: Final = "journal-unavailable"
+
+UNWRITABLE: Final = "the journal can't be written at the moment; try again later"
+
+WhenSafe = Callable[[Callable[[], None], Callable[[], None]], None]
+"""Calls the first function once everything accepted so far is safe, or the second where it can't be."""
 
 NONE_REFUSED: Final[list[Outbox]] = []
 
 
 @final
 class Hub:
-    """One hub. ``soon`` runs a function when the turn of the loop ends, ``later`` after some seconds."""
+    """One hub. ``soon`` runs a function when the turn of the loop ends, ``later`` after some seconds.
+
+    Connections and calls are numbered from ``first_number`` on.
+    """
 
     def __init__(
-        self, soon: Callable[[Callable[[], None]], object], later: Later, clock: Callable[[], int], protocols: list[str]
+        self,
+        soon: Callable[[Callable[[], None]], object],
+        later: Later,
+        clock: Callable[[], int],
+        protocols: list[str],
+        *,
+        first_number: int = 0,
     ) -> None:
         self.clock: Final = clock
         self.later: Final = later
@@ -52,14 +72,18 @@ class Hub:
         self.queues: Final[dict[str, Queue]] = {}
         self.queue_messages = MAX_MESSAGES
         self.queue_octets = MAX_OCTETS
+        self.most_queues = MAX_QUEUES
         self.draining = False
         self.on_presence: list[Callable[[int], None]] = []
         self.on_signal: Callable[[str], None] | None = None
         self.on_service_topic: Callable[[Message, Client], None] | None = None
-        self.when_safe: Callable[[Callable[[], None]], None] | None = None  # the journal's
+        self.recorder: Recorder | None = None  # the journal's, as the next two
+        self.when_safe: WhenSafe | None = None
+        self.strict = False  # while the journal can't be written, nothing is taken, acknowledged or not
         self.shared: Final[dict[str, object]] = {}  # what the sessions of one protocol share, by the protocol's name
         self._views: Final[dict[tuple[int, Grants], RouteView]] = {}
-        self._last_number = 0
+        self._last_number = first_number
+        self.services.last_number = first_number
 
     def client(self, protocol: int, outbox: Outbox, address: str = "", *, local: bool = True) -> Client:
         """A new client, not yet part of the hub: it joins when its protocol's handshake is done."""
@@ -77,6 +101,8 @@ class Hub:
         self.clients[client.number] = client
         client.counters.connections += 1
         client.counters.connected += 1
+        if self.recorder is not None:
+            self.recorder.connected(client)
         self._presence()
 
     def leave(self, client: Client) -> None:
@@ -90,6 +116,8 @@ class Hub:
         self.send_wills(client)
         if client.joined:
             client.joined = False
+            if self.recorder is not None:
+                self.recorder.disconnected(client)
             del self.clients[client.number]
             client.counters.connected -= 1
             self._presence()
@@ -99,42 +127,78 @@ class Hub:
         wills = list(client.wills.values())
         client.wills.clear()
         for will in wills:
-            self.publish(will, client)
+            self.publish(will, client, acknowledged=False, flags=WILL_FLAG)
 
-    def publish(self, message: Message, client: Client) -> str | None:
-        """Pass a client's message on: to the subscribers, the queue, the retained ones. Why not, where it can't be."""
-        channel = message.channel
-        refused: str | None = None
-        if not client.grants.may_publish(channel):
-            refused = FORBIDDEN
-        elif channel == "$" or channel.startswith("$/"):
-            refused = SERVICE_CHANNEL
-        elif is_too_deep(channel):
-            refused = TOO_DEEP
-        elif channel.startswith(QUEUE_PREFIX) and is_literal(channel):
-            if self.queue(channel[len(QUEUE_PREFIX) :]).put(message) is None:
-                refused = QUEUE_FULL
-        else:
-            if message.retain and not self.retained.keep(message):
-                refused = RETAINED_FULL
-            self.route(message)
-            if self.on_service_topic is not None and is_service_topic(channel):
-                self.on_service_topic(message, client)
+    def publish(self, message: Message, client: Client, *, acknowledged: bool = True, flags: int = 0) -> str | None:
+        """Pass a client's message on: to the subscribers, the queue, the retained ones. Why not, where it can't be.
+
+        ``acknowledged``: the client will be told that it is safe. ``flags`` are the journal's.
+        """
+        refused = self.refusal(message, client, acknowledged=acknowledged)
+        if refused is None:
+            if self.recorder is not None:
+                self.record(message, client, self.recorder, flags)
+            refused = self.deliver(message, client)
         if refused is None:
             client.counters.messages_in += 1
         else:
             client.counters.drop(refused)
+            if self.recorder is not None:
+                self.recorder.discarded(client, message.channel, refused, "", message.body, len(message.body))
         return refused
+
+    def refusal(self, message: Message, client: Client, *, acknowledged: bool) -> str | None:
+        """Why a message can't be taken, or None where it can."""
+        channel = message.channel
+        if not client.grants.may_publish(channel):
+            return FORBIDDEN
+        if channel == "$" or channel.startswith("$/"):
+            return SERVICE_CHANNEL
+        if is_queue(channel) and not self.takes_queue(channel):
+            return TOO_MANY_QUEUES
+        if is_too_deep(channel):
+            return TOO_DEEP
+        if self.recorder is not None and self.recorder.failed and (acknowledged or self.strict):
+            return UNAVAILABLE
+        if is_queue(channel) and not self.queue(channel[len(QUEUE_PREFIX) :]).has_room(message):
+            return QUEUE_FULL
+        return None
+
+    def record(self, message: Message, client: Client, recorder: Recorder, flags: int = 0) -> None:
+        """Give a message that can be taken its place in the journal."""
+        channel = message.channel
+        if is_queue(channel):
+            message.offset = recorder.enqueued(message, client)
+        else:
+            heard = len(self._subscriptions(channel)) > 0
+            message.offset = recorder.published(message, client, flags, heard=heard)
+
+    def deliver(self, message: Message, client: Client) -> str | None:
+        """Pass on what can be taken, and is recorded."""
+        channel = message.channel
+        if is_queue(channel):
+            self.queue(channel[len(QUEUE_PREFIX) :]).enter(message)
+            return None
+        kept = not message.retain or self.retained.keep(message)
+        self.route(message)
+        if self.on_service_topic is not None and is_service_topic(channel):
+            self.on_service_topic(message, client)
+        return None if kept else RETAINED_FULL
 
     def route(self, message: Message) -> None:
         """Deliver a message to the subscribers of its channel, or of all channels its pattern meets."""
-        channel = message.channel
-        if is_literal(channel):
-            for subscription in self.table.route(channel).subscriptions:
-                subscription.deliver(message)
-        else:
-            for subscription in self.table.meeting(channel):
-                subscription.deliver(message)
+        for subscription in self._subscriptions(message.channel):
+            subscription.deliver(message)
+
+    def fault(self, client: Client, rule: str, reason: str = "", raw: bytes = b"", size: int = -1) -> None:
+        """Count what a client did wrong, and record what it sent, of which ``raw`` may be the first part only."""
+        client.counters.fault(rule)
+        if self.recorder is not None:
+            self.recorder.discarded(client, "", rule, reason, raw, len(raw) if size < 0 else size)
+
+    def refusing(self) -> bool:
+        """Whether nothing can be taken at the moment, because the journal can't be written."""
+        return self.strict and self.recorder is not None and self.recorder.failed
 
     def forward(self, run: Run, client: Client) -> list[Outbox]:
         """Write a run of plain publications to all who take them as they are. Returns those who were too slow."""
@@ -172,8 +236,21 @@ class Hub:
         """The access rules have changed: what was allowed is looked up anew."""
         self._views.clear()
 
+    def takes_queue(self, channel: str) -> bool:
+        """Whether the queue of this channel is there, or there is room for another."""
+        return len(self.queues) < self.most_queues or channel[len(QUEUE_PREFIX) :] in self.queues
+
+    def stop_work(self) -> None:
+        """The hub goes down: queues hand out nothing more, and no calls begin."""
+        self.draining = True
+        self.services.draining = True
+        for queue in self.queues.values():
+            queue.stopped = True
+
     def subscribe(self, client: Client, key: object, subscription: Subscription) -> list[Message]:
         """Add a subscription under the session's own ``key``. Returns the retained messages it is to get first."""
+        if self.recorder is not None:
+            self.recorder.subscribed(client, to_stars(subscription.pattern))
         old = client.subscriptions.get(key)
         client.subscriptions[key] = subscription
         self.table.add(subscription)
@@ -193,6 +270,8 @@ class Hub:
         subscription = client.subscriptions.pop(key, None)
         if subscription is None:
             return False
+        if self.recorder is not None:
+            self.recorder.unsubscribed(client, to_stars(subscription.pattern))
         self._drop(client, subscription)
         return True
 
@@ -201,6 +280,8 @@ class Hub:
         queue = self.queues.get(name)
         if queue is None:
             queue = Queue(name, max_messages=self.queue_messages, max_octets=self.queue_octets)
+            if self.recorder is not None:
+                queue.on_ack = self.recorder.dequeued
             self.queues[name] = queue
         return queue
 
@@ -210,12 +291,18 @@ class Hub:
         if queue.idle():
             self.queues.pop(queue.name, None)
 
-    def safe(self, done: Callable[[], None]) -> None:
-        """Call ``done`` once everything accepted so far is safe. Without a journal that is at once."""
+    def safe(self, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        """Call ``done`` once everything accepted so far is safe, without a journal at once; ``failed`` if it can't be.
+
+        It calls those of one session in the order in which they came.
+        """
         if self.when_safe is None:
             done()
         else:
-            self.when_safe(done)
+            self.when_safe(done, failed)
+
+    def _subscriptions(self, channel: str) -> list[Subscription]:
+        return self.table.route(channel).subscriptions if is_literal(channel) else self.table.meeting(channel)
 
     def _drop(self, client: Client, subscription: Subscription) -> None:
         self.table.discard(subscription)
@@ -248,6 +335,11 @@ class _Resolver:
         if not self._grants.may_publish(channel):
             return None
         return self._table.route(channel)
+
+
+def is_queue(channel: str) -> bool:
+    """Whether a channel, or a subscription to it, is a queue's; a pattern never is."""
+    return channel.startswith(QUEUE_PREFIX) and is_literal(channel)
 
 
 def is_too_deep(channel: str) -> bool:

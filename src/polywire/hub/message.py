@@ -6,7 +6,7 @@ first leaves the result in ``encoded`` for the others.
 
 from typing import Final, final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 
 @final
@@ -38,6 +38,7 @@ class Message:
 
     ``qos`` is how sure its publisher wants a delivery to be, as MQTT counts it: 0 at most once, 1 at least once, 2
     exactly once. Publishers of other protocols leave it to the subscriber, so theirs is the highest.
+    ``offset`` is its row in the journal, -1 where it has none.
     ``encoded`` belongs to those who encode the message: one slot for each form it may leave in.
     """
 
@@ -62,6 +63,7 @@ class Message:
         self.time: Final = time
         self.origin: Final = origin
         self.qos: Final = qos
+        self.offset: i64 = -1
         self.encoded: Final[dict[int, object]] = {}
 
     def header(self, name: str) -> HeaderValue | None:

@@ -8,6 +8,10 @@ A reader that is merely slower than a burst is not a slow reader: with the polic
 publishes into a full outbox waits for it first, but no longer than ``PATIENCE``. A reader that took nothing in that
 time is slow, and from then on its policy holds, and nobody waits for it, until it has caught up.
 
+Messages of topics, services' replies and queues' messages have a policy each. Queues hand out nothing to a full outbox,
+and who gets replies has asked for them: there a reader is slow that has taken nothing at all for ``NOTICE``. So that
+this shows, the transport is given no more than a ``SLICE`` at a time.
+
 Messages that wait for the peer's acknowledgement rather than for the transport are kept by the session, which has
 their octets counted here (``hold``), so that the same cap, patience and policy bound them.
 """
@@ -26,6 +30,12 @@ POLICIES: Final = ("drop", "disconnect", "block")
 DEFAULT_CAP: Final = 4 * 1024 * 1024
 PATIENCE: Final = 0.1
 """Seconds a publisher waits for a full outbox before its reader counts as slow."""
+
+NOTICE: Final = 2.0
+"""Seconds in which the reader of a full outbox has to take something of what queues and services have for it."""
+
+SLICE: Final = 256 * 1024
+"""Octets handed to the transport at once; further ones when it has not stalled."""
 
 JOIN_BELOW: Final = 8192
 """Pieces shorter than this are copied together: many small writes cost more than the copy."""
@@ -65,6 +75,23 @@ class Link(Protocol):
 
 
 @final
+class Nowhere:
+    """The transport of those who have none."""
+
+    def send(self, chunks: list[bytes | memoryview]) -> None:
+        """Write nothing."""
+
+    def pause_reading(self) -> None:
+        """Nothing is read."""
+
+    def resume_reading(self) -> None:
+        """Nothing is read."""
+
+    def overflow(self) -> None:
+        """Nothing is written."""
+
+
+@final
 class Flusher:
     """The outboxes that have something to write in this turn. ``source`` is whose input is being handled."""
 
@@ -90,13 +117,28 @@ class Flusher:
 
 @final
 class Outbox:
-    """One connection's unwritten output. ``cap`` bounds its octets; ``policy`` is for messages of topics."""
+    """One connection's unwritten output. ``cap`` bounds its octets.
 
-    def __init__(self, link: Link, flusher: Flusher, *, cap: int = DEFAULT_CAP, policy: int = DROP) -> None:
+    ``policy`` is for messages of topics, ``replies`` for replies and acknowledgements, ``queues`` for queues' messages,
+    of which none is dropped.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        flusher: Flusher,
+        *,
+        cap: int = DEFAULT_CAP,
+        policy: int = DROP,
+        replies: int = BLOCK,
+        queues: int = BLOCK,
+    ) -> None:
         self._link: Final = link
         self._flusher: Final = flusher
         self._cap: i64 = cap
         self._policy: i64 = policy
+        self._replies: i64 = replies
+        self._queues: i64 = queues
         self._chunks: list[bytes | memoryview] = []
         self._joined: BytesWriter | None = None  # small pieces behind the chunks, not yet one of them
         self._size: i64 = 0
@@ -108,6 +150,7 @@ class Outbox:
         self._closed = False
         self._slow = False  # the reader took nothing for too long
         self._patience: Timer | None = None
+        self._notice: Timer | None = None  # the reader is disconnected then, unless it has taken something
         self._own_pause = False  # its own peer is not read because of replies it does not take
         self._waiting: list[Link] = []  # publishers that are not read because of this outbox
         self.on_room: Callable[[], None] | None = None  # told when everything has been written after a stall
@@ -126,7 +169,7 @@ class Outbox:
     def offer(self, data: bytes | memoryview) -> bool:
         """Add whole messages of topics. False where the policy for a slow reader kept them out."""
         length: i64 = len(data)
-        if self._size + length > self._cap and self._size > 0 and not self._admit():
+        if self._size + length > self._cap and self._size > 0 and not self._admit(self._policy):
             return False
         if self._closed:
             return False
@@ -135,17 +178,19 @@ class Outbox:
 
     def offer_pair(self, first: bytes, second: bytes | memoryview) -> bool:
         """Add one message of a topic in two pieces, both or neither; the second may be shared with other outboxes."""
-        length: i64 = i64(len(first)) + i64(len(second))
-        if self._size + length > self._cap and self._size > 0 and not self._admit():
-            return False
-        if self._closed:
-            return False
-        self._append(first, len(first))
-        self._append(second, len(second))
+        return self._offer_pair(first, second, self._policy)
+
+    def reply(self, first: bytes, second: bytes | memoryview = b"") -> bool:
+        """Add a service's reply, in one piece or two. False where the policy for replies kept it out."""
+        if self._replies == DROP:
+            return self._offer_pair(first, second, DROP)
+        self.put(first)
+        if second:
+            self.put(second)
         return True
 
     def put(self, data: bytes | memoryview) -> None:
-        """Add what must not be dropped: a reply, an acknowledgement, a queue's message.
+        """Add what must not be dropped: an acknowledgement, an error, an answer of the hub's own.
 
         Over the cap the connection's own input is paused, so that a peer that does not take its replies stops
         causing more of them.
@@ -153,9 +198,23 @@ class Outbox:
         if self._closed:
             return
         self._append(data, len(data))
-        if self._size > self._cap and not self._own_pause:
-            self._own_pause = True
-            self._link.pause_reading()
+        if self._size > self._cap:
+            self._overfill()
+
+    def push(self, data: bytes | memoryview) -> None:
+        """Add a message that was kept elsewhere until there was room: the outbox was asked before."""
+        if not self._closed:
+            self._append(data, len(data))
+
+    def takes_queued(self) -> bool:
+        """Whether a queue that has a message may hand it out. A reader that keeps it waiting is not kept for long."""
+        if self._closed:
+            return False
+        if self._size < self._cap:
+            return True
+        if self._queues == DISCONNECT:
+            self._give_notice()
+        return False
 
     def hold(self, octets: i64) -> bool:
         """Count octets that wait for an acknowledgement. False where the policy for a slow reader keeps them out.
@@ -199,17 +258,16 @@ class Outbox:
         counted[channel] = counted.get(channel, 0) + count
 
     def flush(self) -> None:
-        """Hand everything to the transport, unless it is stalled."""
+        """Hand what waits to the transport, until it is stalled."""
         self._marked = False
-        if self._stalled or self._closed or self._size == 0:
-            return
-        self._join()
-        chunks = self._chunks
-        self._chunks = []
-        self.written += self._size
-        self._size = 0
-        self._link.send(chunks)
-        self._relieve()  # even if the transport is stalled now: nothing waits here any more
+        if not self._stalled and not self._closed and self._size > 0 and self._write():
+            self._relieve()  # even if the transport is stalled now: nothing waits here any more
+
+    def finish(self) -> None:
+        """Hand everything to the transport, which is about to be closed and takes it whether stalled or not."""
+        if not self._closed and self._size > 0:
+            self._join()
+            self._hand_over()
 
     def stall(self) -> None:
         """The transport's buffer is full."""
@@ -218,9 +276,16 @@ class Outbox:
     def drain(self) -> None:
         """The transport's buffer has room again."""
         self._stalled = False
+        some = self._size > 0 and not self._closed
+        if some and not self._write():
+            if self._notice is not None:
+                self._withdraw_notice()
+                self._give_notice()
+            return
         self._slow = False
         self._be_patient_no_more()
-        self.flush()
+        if some:
+            self._relieve()
 
     def close(self) -> None:
         """Nothing can be written any more; whoever waits for this outbox goes on."""
@@ -229,6 +294,7 @@ class Outbox:
         self._joined = None
         self._size = 0
         self._held = 0
+        self._withdraw_notice()
         self._be_patient_no_more()
         self._relieve()
 
@@ -247,6 +313,47 @@ class Outbox:
             self._marked = True
             self._flusher.mark(self)
 
+    def _write(self) -> bool:
+        """Hand slices to the transport until it is stalled. Whether nothing is left."""
+        self._join()
+        while self._size > SLICE:
+            self._link.send(self._slice())
+            if self._stalled:
+                return False
+        self._hand_over()
+        return True
+
+    def _hand_over(self) -> None:
+        """Hand everything to the transport."""
+        chunks = self._chunks
+        self._chunks = []
+        self.written += self._size
+        self._size = 0
+        self._withdraw_notice()
+        self._link.send(chunks)
+
+    def _slice(self) -> list[bytes | memoryview]:
+        """Take the first chunks, or the begin of one that is larger than a slice."""
+        chunks = self._chunks
+        count: i64 = 0
+        taken: i64 = 0
+        for chunk in chunks:
+            if taken + i64(len(chunk)) > SLICE:
+                break
+            taken += i64(len(chunk))
+            count += 1
+        if count == 0:
+            whole = memoryview(chunks[0])
+            chunks[0] = whole[SLICE:]
+            taken = SLICE
+            piece: list[bytes | memoryview] = [whole[:SLICE]]
+        else:
+            piece = chunks[:count]
+            del chunks[:count]
+        self._size -= taken
+        self.written += taken
+        return piece
+
     def _join(self) -> None:
         """Make one chunk of the small pieces."""
         joined = self._joined
@@ -254,23 +361,60 @@ class Outbox:
             self._chunks.append(joined.getvalue())
             self._joined = None
 
-    def _admit(self) -> bool:
-        """Whether messages of topics may come in though the cap is reached."""
+    def _offer_pair(self, first: bytes, second: bytes | memoryview, policy: i64) -> bool:
+        length: i64 = i64(len(first)) + i64(len(second))
+        if self._size + length > self._cap and self._size > 0 and not self._admit(policy):
+            return False
+        if self._closed:
+            return False
+        self._append(first, len(first))
+        self._append(second, len(second))
+        return True
+
+    def _overfill(self) -> None:
+        """There is more than the cap, of what must not be dropped."""
+        if self._replies == DISCONNECT:
+            self._give_notice()
+        if not self._own_pause:
+            self._own_pause = True
+            self._link.pause_reading()
+
+    def _give_notice(self) -> None:
+        """Disconnect the reader, unless it takes something within ``NOTICE``."""
+        if self._notice is None:
+            self._notice = self._flusher.later(NOTICE, self._end_notice)
+
+    def _end_notice(self) -> None:
+        self._notice = None
+        self._disconnect()
+
+    def _withdraw_notice(self) -> None:
+        if self._notice is not None:
+            self._notice.cancel()
+            self._notice = None
+
+    def _disconnect(self) -> None:
+        """The reader is too slow to stay."""
+        if not self._closed:
+            self._closed = True
+            self._link.overflow()
+
+    def _admit(self, policy: i64) -> bool:
+        """Whether messages under this policy may come in though the cap is reached."""
         if not self._stalled:
             # Not the reader is slow but this turn of the loop is rich: the transport may still take it.
             self.flush()
             if not self._stalled:
                 return True
         if not self._slow and self._size < 2 * self._cap:
-            self._let_source_wait()
+            self._let_source_wait(policy)
             return True
-        if self._policy == BLOCK and self._flusher.source is not None:
+        if policy == BLOCK and self._flusher.source is not None:
             # The rest of what its publisher has sent already: nothing more is read after it, so it is little.
-            self._let_source_wait()
+            self._let_source_wait(policy)
             return True
-        if self._policy == DISCONNECT and not self._closed:
-            self._closed = True
-            self._link.overflow()
+        if policy == DISCONNECT:
+            self._disconnect()
         return False
 
     def _admit_held(self) -> bool:
@@ -282,20 +426,19 @@ class Outbox:
                 self._progress = 0
                 self._patience = self._flusher.later(PATIENCE, self._declare_slow)
             if self._flusher.source is not self._link:  # its own acknowledgements come by the same way
-                self._let_source_wait()
+                self._let_source_wait(self._policy)
             return True
         if self._policy == DISCONNECT:
-            self._closed = True
-            self._link.overflow()
+            self._disconnect()
         return False
 
-    def _let_source_wait(self) -> None:
+    def _let_source_wait(self, policy: i64) -> None:
         """Whoever publishes into this full outbox is not read until there is room, or patience ends."""
         source = self._flusher.source
         if source is not None and source not in self._waiting:
             self._waiting.append(source)
             source.pause_reading()
-        if self._policy != BLOCK and self._patience is None:
+        if policy != BLOCK and self._patience is None:
             self._patience = self._flusher.later(PATIENCE, self._declare_slow)
 
     def _declare_slow(self) -> None:

@@ -7,6 +7,7 @@ acknowledgement counts.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, final
 
 from mypy_extensions import i64, mypyc_attr
@@ -64,6 +65,8 @@ class Queue:
         self.max_octets = max_octets
         self.octets = 0
         self.refused: i64 = 0
+        self.on_ack: Callable[[str, int], None] | None = None  # the journal's
+        self.stopped = False  # nothing is handed out any more
         self._next = 0
         self._waiting: Final[deque[Delivery]] = deque()
         self._unwanted: list[Delivery] = []  # by nobody who is here
@@ -87,15 +90,22 @@ class Queue:
         """Whether the queue holds nothing and nobody consumes it."""
         return len(self) == 0 and not self._consumers
 
-    def put(self, message: Message) -> Delivery | None:
-        """Take a message in and hand out what can be. None where the queue is full."""
-        size = message.size()
-        if len(self) >= self.max_messages or self.octets + size > self.max_octets:
+    def has_room(self, message: Message) -> bool:
+        """Whether the queue can take the message; it counts those that it can't."""
+        if len(self) >= self.max_messages or self.octets + message.size() > self.max_octets:
             self.refused += 1
-            return None
+            return False
+        return True
+
+    def put(self, message: Message) -> Delivery | None:
+        """Take a message in, if there is room, and hand out what can be."""
+        return self.enter(message) if self.has_room(message) else None
+
+    def enter(self, message: Message) -> Delivery:
+        """The same without asking for room."""
         delivery = Delivery(self, message, self._next)
         self._next += 1
-        self.octets += size
+        self.octets += message.size()
         self._waiting.append(delivery)
         self.dispatch()
         return delivery
@@ -147,11 +157,15 @@ class Queue:
         if consumer is not None:
             consumer.pending.pop(delivery.number, None)
         self.octets -= delivery.message.size()
+        if self.on_ack is not None:
+            self.on_ack(self.name, delivery.message.offset)
         self.dispatch()
         return True
 
     def dispatch(self) -> None:
         """Hand out as much as the consumers have room for."""
+        if self.stopped:
+            return
         if self._dispatching:
             return  # a consumer that acknowledges at once comes here from below; the loop goes on anyway
         self._dispatching = True

@@ -10,8 +10,10 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
+from polywire.hub.client import Client
 from polywire.hub.message import Message
 from polywire.hub.outbox import Later, Timer
+from polywire.hub.recorder import Recorder
 
 DEFAULT_SECONDS: Final = 30.0
 
@@ -48,7 +50,9 @@ class CallError:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Caller:
-    """Somebody who calls. A session derives its own."""
+    """Somebody who calls. A session derives its own. ``connection`` is where it is, if anywhere."""
+
+    connection: Client | None = None
 
     def reply(self, call: "Call", message: Message, *, last: bool) -> None:
         """A reply has come; ``last`` where no other will follow."""
@@ -61,7 +65,9 @@ class Caller:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Provider:
-    """Somebody who offers services. A session derives its own."""
+    """Somebody who offers services. A session derives its own. ``connection`` is as with ``Caller``."""
+
+    connection: Client | None = None
 
     def request(self, call: "Call", message: Message, *, last: bool) -> None:
         """A request has come, the call's first or a further one; ``last`` where no other will follow."""
@@ -89,6 +95,11 @@ class Call:
         self.provider: Provider | None = None
         self.timer: Timer | None = None
         self.ended = False
+        self.number = 0
+
+    def channel(self) -> str:
+        """What is called, as one name."""
+        return f"{self.service}/{self.method.replace('/', '.')}"
 
 
 @final
@@ -108,6 +119,8 @@ class Services:
         self.elsewhere: Callable[[str], Provider | None] | None = None
         self.on_end: Callable[[Call, int, int], None] | None = None
         self.draining = False
+        self.recorder: Recorder | None = None
+        self.last_number = 0
 
     def serve(self, service: str, provider: Provider) -> bool:
         """Offer a service. False where this provider does already."""
@@ -151,10 +164,16 @@ class Services:
             call.ended = True
             call.caller.fail(call, CallError(503, "draining", "the hub is shutting down", 1000))
             return False
+        self.last_number += 1
+        call.number = self.last_number
+        if self.recorder is not None:
+            self.recorder.requested(call.number, call.channel(), message, call.caller.connection, last=last)
         provider = self._choose(call.service)
         if provider is None:
             call.ended = True
-            call.caller.fail(call, CallError(404, "no-service", f"nobody offers the service {call.service!r}"))
+            error = CallError(404, "no-service", f"nobody offers the service {call.service!r}")
+            self._record(call, error)
+            call.caller.fail(call, error)
             return False
         call.provider = provider
         call.started = self._clock()
@@ -170,6 +189,8 @@ class Services:
         provider = call.provider
         if call.ended or provider is None:
             return False
+        if self.recorder is not None:
+            self.recorder.requested(call.number, call.channel(), message, call.caller.connection, last=last)
         provider.request(call, message, last=last)
         return True
 
@@ -178,6 +199,9 @@ class Services:
         if call.ended:
             return False
         last = last or not call.streamed
+        if self.recorder is not None:
+            client = None if call.provider is None else call.provider.connection
+            self.recorder.replied(call.number, call.channel(), message, client, last=last)
         if last:
             self._end(call, 200)
         call.caller.reply(call, message, last=last)
@@ -187,6 +211,7 @@ class Services:
         """A provider's error. False where the call has ended."""
         if call.ended:
             return False
+        self._record(call, error)
         self._end(call, error.code)
         call.caller.fail(call, error)
         return True
@@ -196,6 +221,7 @@ class Services:
         provider = call.provider
         if call.ended or provider is None:
             return False
+        self._record(call, error)
         self._end(call, error.code)
         provider.cancel(call, error)
         return True
@@ -218,9 +244,14 @@ class Services:
         if call.ended or provider is None:
             return
         error = CallError(504, "timeout", f"no reply from {call.service!r} within {seconds:g} s")
+        self._record(call, error)
         self._end(call, error.code)
         provider.cancel(call, error)
         call.caller.fail(call, error)
+
+    def _record(self, call: Call, error: CallError) -> None:
+        if self.recorder is not None:
+            self.recorder.call_failed(call.number, call.channel(), error.code, error.tag, error.text)
 
     def _choose(self, service: str) -> Provider | None:
         providers = self._providers.get(service)

@@ -49,7 +49,7 @@ RELEASE: Final = 17
 GAP: Final = 18
 """Never stored: what a reader shows in place of a batch that can't be read."""
 
-PROTOCOLS: Final = ("umq", "micromsg", "fmqp", "mqtt", "mqttrpc", "sabc")
+PROTOCOLS: Final = ("umq", "micromsg", "fmqp", "mqtt", "mqttrpc", "sabc", "http")
 
 UMQ: Final = 0
 MICROMSG: Final = 1
@@ -57,6 +57,8 @@ FMQP: Final = 2
 MQTT: Final = 3
 MQTTRPC: Final = 4
 SABC: Final = 5
+HTTP: Final = 6
+"""What the pipeline publishes."""
 NO_PROTOCOL: Final = -1
 """In the place of a protocol's code: the row has none, and its column is null."""
 
@@ -77,3 +79,5 @@ CLEAN_FLAG: Final = 128
 """A session begins anew, or ends for good."""
 QUEUED_FLAG: Final = 256
 """A delivery or acknowledgement that belongs to a queue."""
+PATTERN_FLAG: Final = 512
+"""The message was published to a pattern: ``*`` in its channel stands for any one level."""

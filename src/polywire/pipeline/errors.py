@@ -76,6 +76,22 @@ class DataLossError(PipelineError):
         return DataLossError, (self.journal, self.wanted, self.first)
 
 
+class JournalReplacedError(PipelineError):
+    """A journal ends before the place a query has reached in it. ``end`` is where it ends, ``reached`` that place."""
+
+    def __init__(self, journal: str, reached: int, end: int) -> None:
+        super().__init__(
+            f"{journal}: this query has read up to offset {reached}, but the journal ends at {end}: it is another one, "
+            "or an older copy; give the query a new checkpoint (the pipeline: a new lake), or the right journal"
+        )
+        self.journal = journal
+        self.reached = reached
+        self.end = end
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return JournalReplacedError, (self.journal, self.reached, self.end)
+
+
 class SinkError(PipelineError):
     """Rows that could not be published. ``status`` is the hub's answer, or None where there was none."""
 

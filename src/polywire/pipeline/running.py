@@ -164,7 +164,7 @@ def reason_of(error: Any) -> str:
     """The line of an error that says what is the matter: the last one of a Python traceback, else the first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for number, line in enumerate(lines):
-        if line.startswith("Traceback"):
+        if "Traceback (most recent call last)" in line:
             told = [
                 text for text in lines[number:] if ": " in text and not text.startswith(("File ", "at ", "SQLSTATE"))
             ]

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from polywire.journal.reader import Journal
 from polywire.journal.readers import NamedReaders
 from polywire.pipeline.columns import for_spark
+from polywire.pipeline.errors import JournalReplacedError
 from polywire.pipeline.filters import Pushed
 from polywire.pipeline.journals import Journals, is_remote
 from polywire.pipeline.offsets import TICK, Place, from_spark, next_place, placed
@@ -82,6 +83,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = now()
         journals = self._current()
         safe = {name: opened.end_offset for name, opened in journals.items()}
+        for name, end in safe.items():
+            if place.get(name, 0) > end and self.options.fail_on_data_loss:
+                raise JournalReplacedError(name, place[name], end)
         if self._target is not None:
             safe = {name: min(end, self._target[name]) for name, end in safe.items() if name in self._target}
         first = {name: self._begin(journals[name]) if name not in place else 0 for name in safe}

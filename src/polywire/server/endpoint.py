@@ -80,8 +80,14 @@ class Endpoint:
         self._closing = False
         self.is_established = False
         self.active = 0.0
-        self.outbox = Outbox(self, gate.hub.flusher, cap=gate.outbox_cap, policy=gate.topic_policy)
+        topics, replies, queues = gate.policies
+        self.outbox = Outbox(self, gate.hub.flusher, cap=gate.outbox_cap, policy=topics, replies=replies, queues=queues)
         self.client: Client | None = None
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the last words have been said."""
+        return self._closing
 
     @property
     def certificate(self) -> Mapping[str, object] | None:
@@ -122,6 +128,8 @@ class Endpoint:
         if session is None or self._closing:
             return
         self._guarded(session.received, data)
+        if self._gate.journaling is not None:
+            self._gate.journaling.hold_if_full(self)
 
     def closed(self) -> None:
         """The connection has ended, whoever ended it."""
@@ -186,7 +194,7 @@ class Endpoint:
             for data in held:
                 self.deliver(data)
 
-        self._gate.authenticate(login, self.certificate, self._listener, client, finished)
+        self._gate.authenticate(login, self.certificate, self._listener, client.address, finished)
 
     def established(self) -> None:
         """The handshake is over."""
@@ -228,7 +236,7 @@ class Endpoint:
         """Write what is left, then what the transport wants last, and hang up; at once on a peer that reads nothing."""
         if self._closing:
             return
-        self.outbox.flush()
+        self.outbox.finish()
         self._closing = True
         transport = self._transport
         if transport is not None and not transport.is_closing():
@@ -280,3 +288,4 @@ class Endpoint:
         """Count what the peer did wrong."""
         if self.client is not None:
             self.client.counters.fault(fault)
+            self.client.reason = fault

@@ -6,6 +6,7 @@ event loop are measured as they happen.
 
 import asyncio
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,6 +15,9 @@ from prometheus_client.registry import Collector
 from polywire.hub.hub import Hub
 from polywire.hub.services import Call
 from polywire.server.gate import Gate
+
+if TYPE_CHECKING:
+    from polywire.server.journaling import Journaling
 
 LOOP_SAMPLE = 0.5
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -107,3 +111,17 @@ class HubCollector(Collector):
             depth.add_metric([queue.name], len(queue))
             waiting.add_metric([queue.name], queue.octets)
         yield from (depth, waiting)
+        if self._gate.journaling is not None:
+            yield from _of_journal(self._gate.journaling)
+
+
+def _of_journal(journaling: "Journaling") -> Iterator[Metric]:
+    recorder = journaling.recorder
+    yield CounterMetricFamily("polywire_journal_rows", "Rows written to the journal.", journaling.rows)
+    yield CounterMetricFamily("polywire_journal_commits", "Groups of rows made safe together.", journaling.commits)
+    yield CounterMetricFamily(
+        "polywire_journal_unrecorded", "Rows lost to a journal that could not be written.", int(recorder.unrecorded)
+    )
+    yield GaugeMetricFamily("polywire_journal_next_offset", "The next row's offset.", journaling.journal.next_offset)
+    yield GaugeMetricFamily("polywire_journal_pending_octets", "What waits for the disk.", recorder.pending())
+    yield GaugeMetricFamily("polywire_journal_failed", "1 while the journal can't be written.", int(recorder.failed))

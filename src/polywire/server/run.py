@@ -71,6 +71,7 @@ async def _serve(loaded: Loaded, *, insecure: bool) -> int:
     print("ready " + json.dumps(server.ready()), flush=True)  # noqa: T201 - the contract with whoever started us
     await stopping.wait()
     if not at_once.is_set():
+        server.refuse_new_work()  # at once: the log tells what has happened, not what will
         log.info("draining")
         draining = asyncio.create_task(server.drain())
         ended = asyncio.create_task(at_once.wait())
@@ -90,13 +91,8 @@ async def _serve(loaded: Loaded, *, insecure: bool) -> int:
 
 def _not_yet(config: Config) -> Iterator[str]:
     """What the configuration asks for and this version does not do."""
-    if config.journal.enabled:
-        yield "there is no journal yet: what is acknowledged does not outlive this process"
     if config.fabric.kind != "local":
         yield "there is no cluster yet: this hub runs by itself"
-    for key in ("queues", "replies"):
-        if getattr(config.slow_reader, key) != "block":
-            yield f'slow_reader.{key} is kept to as "block" yet, whatever it says'
 
 
 def _reload(server: Server) -> None:

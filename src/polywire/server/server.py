@@ -12,8 +12,11 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from polywire.hub.hub import Hub
+from polywire.journal.errors import JournalError
+from polywire.journal.kinds import PROTOCOLS as JOURNALED
 from polywire.protocols import PROTOCOLS
 from polywire.protocols.fmqp.info import BrokerInfo
 from polywire.protocols.mqttrpc.session import RpcBridge
@@ -23,12 +26,15 @@ from polywire.server.config import ConfigError, Loaded, Problem
 from polywire.server.descriptors import connections_left
 from polywire.server.endpoint import Endpoint
 from polywire.server.gate import Gate
-from polywire.server.http import Answer, HttpConnections, HttpProtocol
+from polywire.server.http import Answer, HttpConnections, HttpProtocol, Post, Tree
 from polywire.server.metrics import CONTENT_TYPE, Metrics
 from polywire.server.speaking import Spoken, spoken_by
 from polywire.server.streams import StreamProtocol
 from polywire.server.tls import load_certificates, make_context
 from polywire.server.websockets import MakeEndpoint, Paths, WebSocketProtocol
+
+if TYPE_CHECKING:
+    from polywire.server.journal_keeper import JournalKeeper
 
 BACKLOG = 4096
 SETTLE_STEP = 0.02
@@ -38,6 +44,11 @@ CLOSE_TIME = 1.0
 log = logging.getLogger("polywire.server")
 
 
+def first_number() -> int:
+    """Where a hub begins to count connections and calls, so that no two starts give the same number."""
+    return int(time.time()) << 20
+
+
 class Server:
     """One hub and its listeners."""
 
@@ -45,13 +56,16 @@ class Server:
         self._loaded = loaded
         self._insecure = insecure
         self._loop = asyncio.get_running_loop()
-        self.hub = Hub(self._loop.call_soon, self._loop.call_later, time.time_ns, list(PROTOCOLS))
+        self.hub = Hub(
+            self._loop.call_soon, self._loop.call_later, time.time_ns, list(JOURNALED), first_number=first_number()
+        )
         self.gate = Gate(self.hub, self._loop)
         self._admission = self._admit(loaded)
         self._tls: ssl.SSLContext | None = None
         self._metrics = Metrics(self.hub, self.gate, self._loop)
         self._spoken = spoken_by(self.hub)
         self._rpc = RpcBridge(self.hub, self.gate.limits)
+        self._journal: JournalKeeper | None = None
         self._servers: list[asyncio.AbstractServer] = []
         self._sockets: list[Path] = []
         self._idle: asyncio.TimerHandle | None = None
@@ -63,6 +77,13 @@ class Server:
         if config.tls is not None:
             self._tls = make_context(config.tls)
         wanted = config.listen.addresses()
+        if config.journal.enabled:
+            from polywire.server.journal_keeper import JournalKeeper  # noqa: PLC0415 - only a journal needs Arrow
+
+            try:
+                self._journal = JournalKeeper(config.journal, self.hub, self.gate, self._loop)
+            except (JournalError, OSError) as error:
+                raise ConfigError([Problem(f"can't open the journal: {error}", "journal.path")]) from error
         try:
             await self._listen_websockets({key: each for key, each in wanted.items() if each.websocket})
             for key, address in wanted.items():
@@ -70,6 +91,8 @@ class Server:
                     await self._listen(key, address)
         except BaseException:
             self._close_listeners()
+            if self._journal is not None:
+                await self._journal.close()
             raise
         self.addresses = {key: self.addresses[key] for key in wanted}
         self._heed_descriptors()
@@ -98,8 +121,7 @@ class Server:
             return
         self.gate.open = False
         self._close_listeners()
-        self.hub.draining = True
-        self.hub.services.draining = True
+        self.hub.stop_work()
         self._rpc.drain()
         for endpoint in list(self.gate.connections):
             endpoint.drain()
@@ -131,6 +153,8 @@ class Server:
             endpoint.abort()
         await asyncio.sleep(0)
         self.gate.close()
+        if self._journal is not None:
+            await self._journal.close()
 
     def ready(self) -> dict[str, str]:
         """The listeners and their addresses, as the ``ready`` line shows them."""
@@ -147,12 +171,29 @@ class Server:
         if key == "http":
             handlers = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics_page}
             connections: HttpConnections = {}
-            await self._open(key, address, lambda: HttpProtocol(handlers, connections))
+            trees = self._trees(address)
+            posts = self._posts(address)
+            await self._open(key, address, lambda: HttpProtocol(handlers, connections, trees, posts))
             return
         spoken = self._spoken.get(key)
         if spoken is None:
             raise ConfigError([Problem(f'nothing speaks {key} yet; set it to "off"', f"listen.{key}")])
         await self._open(key, address, lambda: StreamProtocol(self._endpoint(key, spoken)))
+
+    def _trees(self, address: Address) -> dict[str, Tree]:
+        wanted = self._loaded.config.journal
+        if not wanted.enabled:
+            return {}
+        from polywire.server.journal_pages import JournalPages  # noqa: PLC0415 - Arrow, only where there is a journal
+
+        return {"/journal/": JournalPages(wanted.path, self.gate, local=address.local)}
+
+    def _posts(self, address: Address) -> dict[str, Post]:
+        if not self._loaded.config.journal.enabled:
+            return {}
+        from polywire.server.ingest import Ingest  # noqa: PLC0415 - as above
+
+        return {"/publish": Ingest(self.gate, local=address.local)}
 
     async def _open(self, key: str, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
         tls = self._tls if address.encrypted else None
@@ -254,7 +295,11 @@ class Server:
         return 200, "text/plain", b"ok\n"
 
     def _readyz(self) -> Answer:
-        return (200, "text/plain", b"ready\n") if self.gate.open else (503, "text/plain", b"draining\n")
+        if not self.gate.open:
+            return 503, "text/plain", b"draining\n"
+        if self.gate.journaling is not None and self.gate.journaling.failed:
+            return 503, "text/plain", b"the journal can't be written\n"
+        return 200, "text/plain", b"ready\n"
 
     def _metrics_page(self) -> Answer:
         return 200, CONTENT_TYPE, self._metrics.text()

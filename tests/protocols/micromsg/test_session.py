@@ -270,7 +270,7 @@ class TestAcks:
     @pytest.mark.rule("MICROMSG-129")
     def test_a_message_is_acknowledged_once_it_is_safe(self, site: Site) -> None:
         waiting: list[Callable[[], None]] = []
-        site.hub.when_safe = waiting.append
+        site.hub.when_safe = lambda safe, _failed: waiting.append(safe)
         talker = Talker(site, "batch-ack")
         talker.send("jobs", b"1").send("jobs", b"2")
         assert talker.frames() == []

@@ -396,7 +396,7 @@ def test_draining_refuses_what_is_new_and_finishes_the_rest(broker: Broker) -> N
 
 def test_a_client_is_busy_until_both_sides_have_acknowledged(broker: Broker) -> None:
     done: list[Callable[[], None]] = []
-    broker.hub.when_safe = done.append
+    broker.hub.when_safe = lambda safe, _failed: done.append(safe)
     client, worker, late = broker.client("me"), broker.client("worker"), broker.wire()
     worker.subscribe(("queue/jobs", 1))
     client.send(Publish("queue/jobs", b"x", 1, packet_id=1))

@@ -18,7 +18,7 @@ def test_answers_are_written_one_by_one_in_order() -> None:
     safe: Callable[[], None] = answers._safe
     safe()
     total = 2 * KEPT + 10
-    answers._due.extend(line.ok(str(number), truncated=False) for number in range(total))
+    answers._due.extend((str(number), line.ok(str(number), truncated=False)) for number in range(total))
     for _ in range(total + 5):
         safe()
     assert [message.ref_msg_id for message in client.messages()] == [str(number) for number in range(total)]

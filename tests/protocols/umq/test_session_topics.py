@@ -234,7 +234,7 @@ def test_headers_are_limited(site: Site) -> None:
 @pytest.mark.rule("UMQ-144")
 def test_a_publication_is_answered_when_it_is_safe(site: Site) -> None:
     waiting: list[Callable[[], None]] = []
-    site.hub.when_safe = waiting.append
+    site.hub.when_safe = lambda safe, _failed: waiting.append(safe)
     peer = UmqPeer(site)
     peer.say('C1:["subscribe","a",7]')
     assert peer.say('C2:["publish","a","1"]', 'C3:["publish","a","2"]') == ["T7:1", "T7:2"]

@@ -276,6 +276,10 @@ SIZE = 'octets, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"'
             '2: slow_reader.topics: found "wait", allowed is "drop", "disconnect" or "block"',
         ),
         (
+            "[slow_reader]\nqueues = 'drop'",
+            '2: slow_reader.queues: found "drop": a queue loses no message; allowed is "disconnect" or "block"',
+        ),
+        (
             "[limits]\nmessage_size = 10\nmessage_size_before_auth = 11",
             "3: limits.message_size_before_auth: is more than limits.message_size (10), which no message may pass",
         ),

@@ -8,7 +8,7 @@ goes on. A body over the limit is skipped as it streams in and never held.
 from collections.abc import Callable
 from typing import ClassVar, Final, final
 
-from librt.strings import BytesWriter, read_i32_be, write_i32_be
+from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i64_le
 from mypy_extensions import i32, i64, mypyc_attr
 
 from polywire.protocols.assembler import Assembler
@@ -254,6 +254,18 @@ def publications_in(data: bytes, start: i64, end: i64) -> list[Publication]:
     return found
 
 
+def locate(data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
+    """Where the topics and bodies of a run stand, counted from ``base``: where each begins and, 32 bits up, ends."""
+    pos: i64 = start
+    while pos < end:
+        name: i64 = pos + HEADER
+        body: i64 = name + i64(data[pos + 1])
+        pos = body + (i64(read_i32_be(data, pos + 2)) & MAX_LENGTH)
+        middle: i64 = base + body
+        write_i64_le(places, (base + name) | (middle << 32))
+        write_i64_le(places, middle | ((base + pos) << 32))
+
+
 def encode(frame: Frame) -> bytes:
     """The packet of a frame. Raises ``LocalProtocolError`` for what FMQP does not allow."""
     if isinstance(frame, Publication):
@@ -263,6 +275,11 @@ def encode(frame: Frame) -> bytes:
     if isinstance(frame, Unsubscription):
         return _packet(frame.flags | SUBSCRIPTION | UNSUBSCRIBE, frame.topic, b"")
     raise LocalProtocolError(f"{type(frame).__name__} is not an FMQP packet", rule="FMQP-36")
+
+
+def publication(topic: str, body: bytes, flags: int) -> bytes:
+    """The packet of a publication, as ``encode`` makes it, for a client that has its parts and no frame."""
+    return _packet(flags, topic, body)
 
 
 def _packet(flags: int, topic: str, body: bytes) -> bytes:

@@ -6,18 +6,20 @@ for errors: what is wrong or not allowed is discarded and counted.
 
 from typing import Final, cast, final
 
+from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from polywire.hub.access import Identity
 from polywire.hub.channels import ANY, from_stars, to_stars
 from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
-from polywire.hub.hub import FORBIDDEN, QUEUE_PREFIX, Hub
+from polywire.hub.hub import FORBIDDEN, QUEUE_PREFIX, TOO_MANY_QUEUES, Hub
 from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.queues import Consumer, Delivery, Queue
 from polywire.hub.routes import Route, Subscription
+from polywire.hub.runs import Runs
 from polywire.protocols.fmqp.frames import (
     CACHE,
     FEEDBACK,
@@ -27,6 +29,7 @@ from polywire.protocols.fmqp.frames import (
     Unsubscription,
     encode_count,
     forwarded,
+    locate,
     publications_in,
 )
 from polywire.protocols.fmqp.frames import Subscription as Subscribe
@@ -96,18 +99,27 @@ class FmqpConsumer(Consumer):
 
     def room(self) -> bool:
         """Whether the client keeps up."""
-        return not self._client.outbox.full()
+        return self._client.outbox.takes_queued()
 
     def take(self, delivery: Delivery) -> None:
         """Write the message and call it done."""
         message = delivery.message
         data = forwarded(QUEUE_PREFIX + self.queue.name, message.body, 0)
         if data is not None and message.body:
-            self._client.outbox.put(data)
+            self._client.outbox.push(data)
             self._client.counters.messages_out += 1
         else:
             self._client.counters.drop(EMPTY if data is not None else UNENCODABLE)
         delivery.ack()
+
+
+@final
+class FmqpRuns(Runs):
+    """What FMQP's publications look like."""
+
+    def locate(self, data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
+        """Where their topics and bodies stand."""
+        locate(data, start, end, base, places)
 
 
 @final
@@ -123,6 +135,8 @@ class FmqpSession:
         self._watchers: Final[dict[str, FmqpWatcher]] = {}
         self._consumers: Final[dict[str, FmqpConsumer]] = {}
         self._draining = False
+        self._now: i64 = 0
+        self._runs: Final = FmqpRuns(client)
         client.outbox.on_room = self._room
         peer.login(Login(), self._identified)
 
@@ -141,17 +155,23 @@ class FmqpSession:
         client.counters.octets_in += len(data)
         if not self._accepting():
             return
+        self._now = self._hub.clock()
         view = self._hub.view(client)
         items = self._decoder.feed_runs(data, view.current(), view.resolve)
         version = self._hub.table.version
+        recorder = self._hub.recorder
         for item in items:
             if not self._accepting():
-                return  # a signal in this very chunk: what stands behind it is not accepted any more
+                break  # a signal in this very chunk: what stands behind it is not accepted any more
             if isinstance(item, Run):
                 # A subscription earlier in this chunk may have changed the routes the scanner found.
                 self._run(item, same=self._hub.table.version == version)
             else:
+                if recorder is not None:
+                    self._runs.record(recorder, self._now)
                 self._frame(item)
+        if recorder is not None:
+            self._runs.record(recorder, self._now)
 
     def lost(self) -> None:
         """The connection has ended, for whatever reason."""
@@ -184,20 +204,30 @@ class FmqpSession:
 
     def _run(self, run: Run, *, same: bool) -> None:
         client = self._client
-        if not same:
+        recorder = self._hub.recorder
+        if not same or self._hub.refusing():
+            if recorder is not None:
+                self._runs.record(recorder, self._now)
             for frame in publications_in(run.data, run.start, run.end):
                 self._publish(frame)
             return
+        if recorder is not None:
+            self._runs.add(run, recorder, self._now)
         refused = self._hub.forward(run, client)
         cooked = cast("Route", run.route).cooked(client.protocol)
         if not cooked and not refused:
             return
-        now = self._hub.clock()
+        offset: i64 = -1
+        if recorder is not None and cooked:
+            offset = self._runs.record(recorder, self._now) - run.count
         for frame in publications_in(run.data, run.start, run.end):
             for outbox in refused:
                 outbox.count_dropped(frame.topic, 1)
             if cooked:
-                message = Message(frame.topic, frame.body, time=now, origin=client.number)
+                message = Message(frame.topic, frame.body, time=self._now, origin=client.number)
+                if offset >= 0:
+                    message.offset = offset
+                    offset += 1
                 for subscription in cooked:
                     subscription.deliver(message)
         if refused:
@@ -211,19 +241,19 @@ class FmqpSession:
         elif isinstance(frame, Unsubscription):
             self._unsubscribe(frame)
         elif isinstance(frame, Discarded):
-            self._client.counters.fault(frame.rule)
+            self._hub.fault(self._client, frame.rule, frame.reason, frame.raw, frame.size)
 
     def _publish(self, frame: Publication) -> None:
         client = self._client
         topic = frame.topic
         if frame.feedback:
-            client.counters.fault("FMQP-31")
+            self._hub.fault(client, "FMQP-31", "a publication with the feedback flag", frame.body)
             return
         if is_service(topic):
             self._signal(topic)
             return
         channel = from_stars(topic, rest=False)
-        message = Message(channel, frame.body, retain=frame.cache, time=self._hub.clock(), origin=client.number)
+        message = Message(channel, frame.body, retain=frame.cache, time=self._now, origin=client.number)
         if frame.last_will:
             if not client.grants.may_publish(channel):
                 client.counters.drop(FORBIDDEN)
@@ -238,11 +268,13 @@ class FmqpSession:
             # FMQP-09: never forwarded; with the cache flag it clears the cache.
             if frame.cache and client.grants.may_publish(channel):
                 self._hub.retained.keep(message)
+                if self._hub.recorder is not None:
+                    self._hub.recorder.cleared(to_stars(channel), client)
             return
         if frame.flags & ~(CACHE | LAST_WILL):
             # FMQP-53: subscribers get the publisher's flags, those without a meaning too.
             message.encoded[client.protocol * 16] = forwarded(topic, frame.body, frame.flags & ~LAST_WILL) or b""
-        self._hub.publish(message, client)
+        self._hub.publish(message, client, acknowledged=False)
 
     def _signal(self, topic: str) -> None:
         client = self._client
@@ -281,7 +313,9 @@ class FmqpSession:
         self._hub.demand.watch(watcher)
 
     def _consume(self, topic: str) -> None:
-        if topic not in self._consumers:
+        if not self._hub.takes_queue(topic):
+            self._client.counters.drop(TOO_MANY_QUEUES)
+        elif topic not in self._consumers:
             consumer = FmqpConsumer(self._hub.queue(topic[len(QUEUE_PREFIX) :]), self._client)
             self._consumers[topic] = consumer
             consumer.queue.attach(consumer)

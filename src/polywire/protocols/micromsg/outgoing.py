@@ -103,7 +103,7 @@ class Outgoing:
         """Whether a queue may hand out a message for this connection."""
         if self.closed or self.draining or self._busy:
             return False
-        return self._queued == 0 and not self._client.outbox.full()
+        return self._client.outbox.takes_queued() and self._queued == 0
 
     def suits(self, message: Message) -> bool:
         """Whether the connection can carry a queue's message."""
@@ -185,7 +185,7 @@ class Outgoing:
         self._queued = 0
 
     def _put(self, octets: bytes, named_type: str, delivery: Delivery | None) -> None:
-        self._client.outbox.put(self._ready(octets, named_type))
+        self._client.outbox.push(self._ready(octets, named_type))
         self._sent(delivery)
         if delivery is not None and not self._acks:
             delivery.ack()

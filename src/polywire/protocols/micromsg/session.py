@@ -10,7 +10,7 @@ from typing import Final, cast, final
 
 from polywire.hub.access import Identity
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, FORBIDDEN, QUEUE_FULL, Hub
+from polywire.hub.hub import DRAINING, FORBIDDEN, NO_QUEUE, QUEUE_FULL, TOO_MANY_QUEUES, UNAVAILABLE, UNWRITABLE, Hub
 from polywire.hub.message import Headers, Message
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.protocols.frame import Frame
@@ -74,6 +74,7 @@ class MicromsgSession:
         self._unsafe: Final[deque[int]] = deque()
         self._destination = ""
         self._channel = ""
+        self._chunk = b""  # the newest one, to show where it can't be read
 
     def received(self, data: bytes) -> None:
         """Handle what the peer has sent."""
@@ -86,7 +87,9 @@ class MicromsgSession:
         except RemoteProtocolError as error:
             frames = cast("list[Frame]", error.frames)
             failure = error
+        self._chunk = data
         self._handle(frames, failure)
+        self._chunk = b""
 
     def lost(self) -> None:
         """The connection has ended, for whatever reason."""
@@ -249,7 +252,7 @@ class MicromsgSession:
         )
         if self._json:
             message.encoded[client.protocol * FORMS + IS_JSON] = True
-        refused = self._hub.publish(message, client)
+        refused = self._hub.publish(message, client, acknowledged=self._ack_number != 0)
         if refused is not None:
             self._refuse_message(frame, refused)
 
@@ -257,8 +260,13 @@ class MicromsgSession:
         named = (("destination", frame.destination), ("sequence", str(frame.sequence)))
         if refused == FORBIDDEN:
             self._refuse(Error(errors.FORBIDDEN, named))
+        elif refused == UNAVAILABLE:
+            self._last = 0  # not acknowledged, so that it is sent again
+            self._shut_down(UNWRITABLE)
         elif refused == QUEUE_FULL:
             self._refuse(Error(errors.FORBIDDEN, (*named, ("reason", "the queue is full"))))
+        elif refused == TOO_MANY_QUEUES:
+            self._refuse(Error(errors.FORBIDDEN, (*named, ("reason", NO_QUEUE))))
         else:
             self._refuse(Error(errors.NO_SUCH_DESTINATION, (*named, ("reason", refused))))
 
@@ -321,7 +329,8 @@ class MicromsgSession:
         """MICROMSG-100: acknowledge what came before, say what is wrong, and hang up."""
         self._acknowledge()
         if self._state is not State.CLOSED:
-            self._client.counters.fault(fault)
+            self._hub.fault(self._client, fault, error.name, self._chunk)
+            self._client.reason = fault
             self._client.outbox.put(encode(error))
             self._close()
 
@@ -345,13 +354,22 @@ class MicromsgSession:
         if self._last:
             self._unsafe.append(self._last)
             self._last = 0
-            self._hub.safe(self._safe)
+            self._hub.safe(self._safe, self._failed)
 
     def _safe(self) -> None:
+        if not self._unsafe:
+            return  # the journal has failed meanwhile
         sequence = self._unsafe.popleft()
         if self._state is State.ESTABLISHED:
             self._window.acknowledge(sequence)
             self._client.outbox.put(encode(ack(self._ack_number, sequence)))
+
+    def _failed(self) -> None:
+        """What came with a chunk can't be made safe: it is not acknowledged, so that it is sent again."""
+        self._unsafe.clear()
+        self._last = 0
+        self._client.counters.fault(UNAVAILABLE)
+        self._shut_down(UNWRITABLE)
 
     def _room(self) -> None:
         """The outbox has been written."""

@@ -8,6 +8,7 @@ is whole. Any violation ends the connection (MQTT-165).
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, final
 
+from librt.strings import BytesWriter, write_i64_le
 from mypy_extensions import i64
 
 from polywire.protocols.assembler import Assembler
@@ -338,6 +339,26 @@ def publications_in(data: bytes, start: i64, end: i64) -> list[Publish]:
             known = name_length
         found.append(Publish(topic, data[payload:pos], 0, False, False, None))
     return found
+
+
+def locate(data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
+    """Where the topics and payloads of a run stand, counted from ``base``: where each begins and, 32 bits up, ends."""
+    pos: i64 = start
+    while pos < end:
+        pos += 1
+        octet: i64 = data[pos]
+        length: i64 = octet & 127
+        shift: i64 = 7
+        while octet >= 128:
+            pos += 1
+            octet = data[pos]
+            length |= (octet & 127) << shift
+            shift += 7
+        name: i64 = pos + 3
+        middle: i64 = base + name + ((i64(data[pos + 1]) << 8) | i64(data[pos + 2]))
+        pos += 1 + length
+        write_i64_le(places, (base + name) | (middle << 32))
+        write_i64_le(places, middle | ((base + pos) << 32))
 
 
 def _without_frames(error: RemoteProtocolError) -> RemoteProtocolError:

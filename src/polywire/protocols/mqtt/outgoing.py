@@ -45,8 +45,8 @@ class Outgoing:
     def roomy(self, qos: i64) -> bool:
         """Whether a queue may hand out one more."""
         if qos == 0:
-            return not self._outbox.full()
-        return self.open() and self._outbox.roomy()
+            return self._outbox.takes_queued()
+        return self._outbox.takes_queued() and self.open() and self._outbox.roomy()
 
     def resume(self) -> None:
         """MQTT-146: go on where the session's last connection ended."""
@@ -73,9 +73,13 @@ class Outgoing:
         elif not outbox.hold(footprint(frame)):
             self._dropped(message)
         elif self.open():
-            self._begin(frame)
+            number = self._begin(frame)
+            if self._state.ledger is not None:
+                self._state.ledger.send(frame.topic, message, qos, number, retain=retain)
         else:
             self._state.push(frame)
+            if self._state.ledger is not None:
+                self._state.ledger.push(frame.topic, message, qos, retain=retain)
 
     def send_queued(self, delivery: Delivery, channel: str, qos: i64) -> None:
         """Send a queue's message; with QoS 0 it is done when it is written, otherwise when it is acknowledged."""
@@ -84,7 +88,7 @@ class Outgoing:
             self._client.counters.drop(UNENCODABLE)
             delivery.ack()
         elif qos == 0:
-            self._outbox.put(publication(channel, 0, False, 0, frame.payload))
+            self._outbox.push(publication(channel, 0, False, 0, frame.payload))
             self._client.counters.messages_out += 1
             delivery.ack()
         else:
@@ -98,10 +102,17 @@ class Outgoing:
         before: i64 = self._sender.octets
         answer = self._sender.acknowledged(frame)
         self._outbox.release(before - self._sender.octets)
+        number = frame.packet_id
+        ledger = self._state.ledger
         if answer is not None:
             self._outbox.put(encode(answer))
-        elif not isinstance(frame, Pubrec) and self._state.deliveries:
-            delivery = self._state.deliveries.pop(frame.packet_id, None)
+            if ledger is not None and self._sender.received(number):
+                ledger.received(number)
+        elif ledger is not None:
+            ledger.finished(number)
+        if self._state.deliveries:
+            # A queue's message is the client's from PUBREC on: whatever happens, it is not sent to another.
+            delivery = self._state.deliveries.pop(number, None)
             if delivery is not None:
                 delivery.ack()
         if self._state.waiting_octets != 0:
@@ -111,22 +122,21 @@ class Outgoing:
         """Send what waits, as far as it may go."""
         state = self._state
         while state.waiting_octets != 0 and not self._sender.full() and not self._outbox.full():
-            self._begin(state.pop())
+            number = self._begin(state.pop())
+            if state.ledger is not None:
+                state.ledger.pop(number)
 
     def give_back(self) -> None:
         """The connection has ended: the queues' messages the client has not got are theirs again."""
         deliveries = self._state.deliveries
-        for number, delivery in list(deliveries.items()):
-            if self._sender.received(number):
-                delivery.ack()
-            else:
-                self._sender.abandon(number)
+        for number in deliveries:
+            self._sender.abandon(number)
         deliveries.clear()
 
     def _begin(self, frame: Publish) -> int:
         """Send a message with QoS 1 or 2 for the first time, under the packet id it gets."""
         number = self._sender.begin(frame)
-        self._outbox.put(publication(frame.topic, frame.qos, frame.retain, number, frame.payload))
+        self._outbox.push(publication(frame.topic, frame.qos, frame.retain, number, frame.payload))
         self._client.counters.messages_out += 1
         return number
 

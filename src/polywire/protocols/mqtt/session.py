@@ -14,14 +14,15 @@ from mypy_extensions import i64
 
 from polywire.hub.access import Identity
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, QUEUE_FULL, SERVICE_CHANNEL, Hub
+from polywire.hub.hub import DRAINING, QUEUE_FULL, SERVICE_CHANNEL, TOO_MANY_QUEUES, UNAVAILABLE, Hub
 from polywire.hub.message import Message
 from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.routes import Route
+from polywire.hub.runs import Runs
 from polywire.protocols.frame import Frame, Run
 from polywire.protocols.mqtt.errors import RemoteProtocolError
-from polywire.protocols.mqtt.frames import MAX_HEADER, Decoder, publications_in
+from polywire.protocols.mqtt.frames import MAX_HEADER, Decoder, locate, publications_in
 from polywire.protocols.mqtt.outgoing import SLOW_READER, Outgoing
 from polywire.protocols.mqtt.packets import (
     ACCEPTED,
@@ -56,6 +57,7 @@ KEEP_ALIVE: Final = "MQTT-054"
 TOO_LARGE: Final = "MQTT-179"
 WRONG_OWNER: Final = "MQTT-065"
 NANOSECONDS: Final = 1_000_000_000
+NO_ROOM: Final = (QUEUE_FULL, TOO_MANY_QUEUES, UNAVAILABLE)
 
 PINGRESP: Final = encode(Pingresp())
 
@@ -64,6 +66,15 @@ NEW: Final = 0  # no CONNECT yet
 LOGGING_IN: Final = 1
 CONNECTED: Final = 2
 CLOSED: Final = 3  # by us, or by DISCONNECT: nothing more is handled
+
+
+@final
+class MqttRuns(Runs):
+    """What MQTT's publications look like."""
+
+    def locate(self, data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
+        """Where their topics and payloads stand."""
+        locate(data, start, end, base, places)
 
 
 @final
@@ -89,8 +100,10 @@ class MqttSession:
         self._outgoing: Outgoing | None = None
         self._subscriptions: Subscriptions | None = None
         self._acks = BytesWriter()
+        self._runs: Final = MqttRuns(client)
         self._unsafe: Final[deque[bytes]] = deque()  # acknowledgements of what is not safe yet
         self._now = 0
+        self._last = b""  # the newest chunk, to show where it can't be read
         self._silence = 0  # nanoseconds without a packet after which the client is gone, 0 for ever
         self._alarm: Timer | None = None
 
@@ -101,6 +114,7 @@ class MqttSession:
         if self._phase == CLOSED:
             return
         self._now = self._hub.clock()
+        self._last = data
         items: Sequence[object]
         failure: RemoteProtocolError | None = None
         version = self._hub.table.version
@@ -117,6 +131,7 @@ class MqttSession:
             version = self._hub.table.version
             failure = error
         self._handle(items, version, failure)
+        self._last = b""
 
     def lost(self) -> None:
         """The connection has ended, for whatever reason."""
@@ -148,6 +163,7 @@ class MqttSession:
 
     def _handle(self, items: Sequence[object], version: i64, failure: RemoteProtocolError | None) -> None:
         index: i64 = 0
+        recorder = self._hub.recorder
         try:
             for item in items:
                 index += 1
@@ -155,6 +171,8 @@ class MqttSession:
                     # A subscription earlier in this chunk may have changed the routes the scanner found.
                     self._run(item, same=self._hub.table.version == version)
                 else:
+                    if recorder is not None:
+                        self._runs.record(recorder, self._now)
                     self._frame(cast("Frame", item))
                 if self._phase == LOGGING_IN:
                     self._early = items[index:]
@@ -164,6 +182,8 @@ class MqttSession:
                     break
         except RemoteProtocolError as error:
             failure = error
+        if recorder is not None:
+            self._runs.record(recorder, self._now)
         if len(self._acks) > 0:
             self._send_acks()
         if failure is not None and self._phase != CLOSED:
@@ -177,7 +197,10 @@ class MqttSession:
         elif isinstance(frame, (Puback, Pubrec, Pubcomp)):
             self._acknowledged(frame)
         elif isinstance(frame, Pubrel):
-            cast("SessionState", self._state).receiver.released(frame)
+            state = cast("SessionState", self._state)
+            state.receiver.released(frame)
+            if state.ledger is not None:
+                state.ledger.release(frame.packet_id)
             write_acknowledgement(self._acks, PUBCOMP, frame.packet_id)
         elif isinstance(frame, Pingreq):
             self._client.outbox.put(PINGRESP)
@@ -273,7 +296,8 @@ class MqttSession:
 
     def _fail(self, error: RemoteProtocolError) -> None:
         """MQTT-165: a violation ends the connection."""
-        self._client.counters.fault(error.rule)
+        self._hub.fault(self._client, error.rule, error.reason, self._last)
+        self._client.reason = error.rule
         reply = error.reply
         if isinstance(reply, Frame):
             self._client.outbox.put(encode(reply))
@@ -310,20 +334,31 @@ class MqttSession:
     def _run(self, run: Run, *, same: bool) -> None:
         client = self._client
         size: i64 = run.end - run.start
-        if not same or size > self._max_payload:
+        recorder = self._hub.recorder
+        if not same or size > self._max_payload or self._hub.refusing():
+            if recorder is not None:
+                self._runs.record(recorder, self._now)
             for frame in publications_in(run.data, run.start, run.end):
                 if self._phase == CONNECTED:
                     self._publish(frame)
             return
+        if recorder is not None:
+            self._runs.add(run, recorder, self._now)
         refused = self._hub.forward(run, client)
         cooked = cast("Route", run.route).cooked(client.protocol)
         if not cooked and not refused:
             return
+        offset: i64 = -1
+        if recorder is not None and cooked:
+            offset = self._runs.record(recorder, self._now) - run.count
         for frame in publications_in(run.data, run.start, run.end):
             for outbox in refused:
                 outbox.count_dropped(frame.topic, 1)
             if cooked:
                 message = self._message(frame.topic, frame.payload, 0, False)
+                if offset >= 0:
+                    message.offset = offset
+                    offset += 1
                 for subscription in cooked:
                     subscription.deliver(message)
         if refused:
@@ -345,35 +380,59 @@ class MqttSession:
             return
         new = True
         if qos == 2:
-            new = cast("SessionState", self._state).receiver.published(frame).new
+            state = cast("SessionState", self._state)
+            new = state.receiver.published(frame).new
+            if new and state.ledger is not None:
+                state.ledger.hold(cast("int", frame.packet_id))
         if new:
             if frame.topic.startswith(RESERVED):
                 client.counters.drop(SERVICE_CHANNEL)
             else:
-                refused = self._hub.publish(self._message(frame.topic, frame.payload, qos, frame.retain), client)
-                if refused is not None and refused == QUEUE_FULL:
+                message = self._message(frame.topic, frame.payload, qos, frame.retain)
+                refused = self._hub.publish(message, client, acknowledged=qos > 0)
+                if refused is not None and refused in NO_ROOM:
                     self._refuse_publication(frame)
                     return
         if qos != 0:
             write_acknowledgement(self._acks, PUBACK if qos == 1 else PUBREC, cast("int", frame.packet_id))
 
     def _refuse_publication(self, frame: Publish) -> None:
-        """A full queue: MQTT 3.1.1 can say so only by not acknowledging, and closing, so that it is sent again."""
+        """What can't be taken now: MQTT 3.1.1 says so by not acknowledging, and closing, so that it is sent again."""
         if frame.qos == 0:
             return
         if frame.qos == 2:
-            cast("SessionState", self._state).receiver.released(Pubrel(cast("int", frame.packet_id)))
+            self._forget(cast("int", frame.packet_id))
         self._close()
+
+    def _forget(self, packet_id: int) -> None:
+        """A QoS 2 message was not accepted after all: sent again, it is a new one."""
+        state = self._state
+        if state is not None:
+            state.receiver.released(Pubrel(packet_id))
+            if state.ledger is not None:
+                state.ledger.release(packet_id)
 
     def _send_acks(self) -> None:
         """Acknowledge what this chunk brought, once it is safe."""
         self._unsafe.append(self._acks.getvalue())
         self._acks = BytesWriter()
-        self._hub.safe(self._safe)
+        self._hub.safe(self._safe, self._failed)
 
     def _safe(self) -> None:
         """MQTT-193: what came with the oldest chunk that is not acknowledged is safe now."""
         self._client.outbox.put(self._unsafe.popleft())
+
+    def _failed(self) -> None:
+        """It will not be: close without acknowledging it, so that it is sent again."""
+        acks = self._unsafe.popleft()
+        for position in range(0, len(acks), 4):
+            if acks[position] >> 4 == PUBREC:
+                self._forget((acks[position + 2] << 8) | acks[position + 3])
+        if self._phase != CLOSED:
+            self._client.counters.fault(UNAVAILABLE)
+            self._client.reason = UNAVAILABLE
+            self._phase = CLOSED
+            self._peer.close()
 
     def _acknowledged(self, frame: Puback | Pubrec | Pubcomp) -> None:
         outgoing = self._outgoing

@@ -11,17 +11,18 @@ from typing import ClassVar, Final, cast, final
 
 from mypy_extensions import i64, mypyc_attr
 
-from polywire.hub.channels import from_mqtt, is_literal
+from polywire.hub.channels import from_mqtt
 from polywire.hub.counters import Counters
-from polywire.hub.hub import QUEUE_PREFIX, Hub
+from polywire.hub.hub import Hub, is_queue
 from polywire.hub.message import Message
-from polywire.hub.outbox import Outbox
+from polywire.hub.outbox import Nowhere, Outbox
 from polywire.hub.peer import Limits
 from polywire.hub.queues import Delivery
 from polywire.hub.routes import Subscription
 from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.flows import OVERHEAD, Receiver, Sender, footprint
+from polywire.protocols.mqtt.ledger import Ledger, end_session
 from polywire.protocols.mqtt.packets import Publish, Pubrel
 from polywire.protocols.mqtt.topics import name_for
 from polywire.protocols.mqtt.writing import check_publication
@@ -41,9 +42,21 @@ UNENCODABLE: Final = "unencodable"
 @final
 @mypyc_attr(acyclic=True)
 class Snapshot(Frame):
-    """All there is to know of a session that is kept, as a value to be written down."""
+    """All there is to know of a session that is kept, as a value.
 
-    __match_args__: ClassVar[tuple[str, ...]] = ("client_id", "user", "filters", "unfinished", "held", "waiting")
+    The names are those of a ``Ledger``: of the packets in ``unfinished`` by their ids, and of those in ``waiting``.
+    """
+
+    __match_args__: ClassVar[tuple[str, ...]] = (
+        "client_id",
+        "user",
+        "filters",
+        "unfinished",
+        "held",
+        "waiting",
+        "sent_names",
+        "waiting_names",
+    )
 
     def __init__(
         self,
@@ -53,6 +66,8 @@ class Snapshot(Frame):
         unfinished: tuple[Publish | Pubrel, ...],
         held: frozenset[int],
         waiting: tuple[Publish, ...],
+        sent_names: tuple[tuple[int, int], ...] = (),
+        waiting_names: tuple[int, ...] = (),
     ) -> None:
         self.client_id: Final = client_id
         self.user: Final = user
@@ -60,6 +75,8 @@ class Snapshot(Frame):
         self.unfinished: Final = unfinished
         self.held: Final = held
         self.waiting: Final = waiting
+        self.sent_names: Final = sent_names
+        self.waiting_names: Final = waiting_names
 
 
 @final
@@ -84,6 +101,7 @@ class SessionState:
         self.end: Callable[[], None] | None = None
         self.away: list[Subscription] = []
         self.most = 0
+        self.ledger: Ledger | None = None
 
     def octets(self) -> i64:
         """About what its messages take."""
@@ -106,6 +124,8 @@ class SessionState:
         while self.waiting and (len(self.waiting) > self.most or self.waiting_octets > MAX_SESSION_OCTETS):
             self.waiting_octets -= footprint(self.waiting.pop())
             cost += 1
+        if self.ledger is not None:
+            self.ledger.drop(cost)
         return cost
 
     def snapshot(self) -> Snapshot:
@@ -151,7 +171,7 @@ class MqttSessions:
         self._hub: Final = hub
         self._counters: Final[Counters] = hub.counters[protocol]
         self.protocol: Final = protocol
-        self.nowhere: Final = Outbox(_Nowhere(), hub.flusher)
+        self.nowhere: Final = Outbox(Nowhere(), hub.flusher)
         self.live: Final[dict[str, SessionState]] = {}
         self.stored: Final[dict[str, SessionState]] = {}
         self.octets: i64 = 0
@@ -169,11 +189,18 @@ class MqttSessions:
         if live is not None and live.end is not None:
             live.end()
         state = self._take(client_id)
+        recorder = self._hub.recorder
+        if recorder is not None and clean and state is not None:
+            end_session(recorder, self.protocol, client_id)
         if state is None or clean:
             sender = Sender(max_in_flight=limits.in_flight)
             state = SessionState(client_id, user, sender, Receiver(max_held=limits.in_flight))
         else:
             state.present = True
+        if recorder is not None and not clean:
+            if state.ledger is None:
+                state.ledger = Ledger(recorder, self.protocol, client_id)
+            state.ledger.begin(user, anew=not state.present)
         state.clean = clean
         state.end = end
         self.live[client_id] = state
@@ -190,6 +217,8 @@ class MqttSessions:
         if self.live.get(state.client_id) is state:
             del self.live[state.client_id]
         if state.clean or limits.sessions == 0:
+            if state.ledger is not None:
+                state.ledger.end()
             return
         while len(self.stored) >= limits.sessions:
             self._expire()
@@ -215,6 +244,8 @@ class MqttSessions:
             self._counters.drop(UNENCODABLE)
             return
         state.push(Publish(topic, message.body, qos))
+        if state.ledger is not None:
+            state.ledger.push(topic, message, qos, retain=False)
         self.octets += size
 
     def snapshot(self) -> list[Snapshot]:
@@ -228,6 +259,10 @@ class MqttSessions:
         receiver = Receiver(max_held=limits.in_flight, held=snapshot.held)
         state = SessionState(snapshot.client_id, snapshot.user, sender, receiver)
         state.clean = False
+        if self._hub.recorder is not None:
+            state.ledger = Ledger(
+                self._hub.recorder, self.protocol, snapshot.client_id, snapshot.waiting_names, snapshot.sent_names
+            )
         state.filters.update(snapshot.filters)
         for frame in snapshot.waiting:
             state.push(frame)
@@ -242,7 +277,7 @@ class MqttSessions:
         self._last_away -= 1
         for topic_filter, qos in state.filters.items():
             pattern = from_mqtt(topic_filter)
-            if qos > 0 and not (is_literal(pattern) and pattern.startswith(QUEUE_PREFIX)):
+            if qos > 0 and not is_queue(pattern):
                 subscription = AwaySubscription(pattern, qos, state, self._last_away, self)
                 state.away.append(subscription)
                 self._hub.table.add(subscription)
@@ -260,6 +295,8 @@ class MqttSessions:
         """The session that has been away longest makes room."""
         state = self._take(next(iter(self.stored)))
         if state is not None:
+            if state.ledger is not None:
+                state.ledger.end()
             self._counters.drop(SESSION_EXPIRED, len(state.waiting) + state.sender.in_flight())
 
     def _own_name(self) -> str:
@@ -269,23 +306,6 @@ class MqttSessions:
             name = f"polywire-{self._last_name}"
             if name not in self.live and name not in self.stored:
                 return name
-
-
-@final
-class _Nowhere:
-    """The transport of those who have none."""
-
-    def send(self, chunks: list[bytes | memoryview]) -> None:
-        """Nobody is there."""
-
-    def pause_reading(self) -> None:
-        """Nothing is read."""
-
-    def resume_reading(self) -> None:
-        """Nothing is read."""
-
-    def overflow(self) -> None:
-        """Nothing is written."""
 
 
 def sessions_of(hub: Hub, protocol: int) -> MqttSessions:

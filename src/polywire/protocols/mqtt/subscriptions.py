@@ -2,9 +2,19 @@
 
 from typing import Final, final
 
-from polywire.hub.channels import from_mqtt, is_literal
+from polywire.hub.channels import from_mqtt
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, FORBIDDEN, QUEUE_PREFIX, TOO_DEEP, Hub, is_too_deep
+from polywire.hub.hub import (
+    DRAINING,
+    FORBIDDEN,
+    QUEUE_PREFIX,
+    TOO_DEEP,
+    TOO_MANY_QUEUES,
+    UNAVAILABLE,
+    Hub,
+    is_queue,
+    is_too_deep,
+)
 from polywire.hub.message import Message
 from polywire.protocols.mqtt.flows import suback, unsuback
 from polywire.protocols.mqtt.outgoing import MqttConsumer, MqttSubscription, Outgoing
@@ -23,6 +33,7 @@ class Subscriptions:
         self._hub: Final = hub
         self._client: Final = client
         self._filters: Final = state.filters
+        self._ledger: Final = state.ledger
         self._outgoing: Final = outgoing
         self._most: Final = most
         self._consumers: Final[dict[str, MqttConsumer]] = {}
@@ -35,6 +46,8 @@ class Subscriptions:
             if not client.grants.may_subscribe(pattern, dollar=False):
                 client.counters.drop(FORBIDDEN)
                 del self._filters[topic_filter]
+                if self._ledger is not None:
+                    self._ledger.unwished(topic_filter)
             elif not is_queue(pattern):
                 # Retained messages are for new subscriptions.
                 self._hub.subscribe(client, topic_filter, MqttSubscription(pattern, qos, client, self._outgoing))
@@ -59,13 +72,16 @@ class Subscriptions:
                 codes.append(FAILURE)
                 continue
             self._filters[topic_filter] = qos
+            if self._ledger is not None:
+                self._ledger.wished(topic_filter, qos)
             codes.append(qos)
             if is_queue(pattern):
+                self._hub.queue(pattern[len(QUEUE_PREFIX) :])  # so that the next filter's is counted on top of it
                 queues.append((topic_filter, qos))
             else:
                 subscription = MqttSubscription(pattern, qos, client, self._outgoing)
                 retained.append((subscription, self._hub.subscribe(client, topic_filter, subscription)))
-        client.outbox.put(encode(suback(frame, tuple(codes))))
+        self._answer(encode(suback(frame, tuple(codes))))
         for subscription, messages in retained:
             for message in messages:
                 subscription.deliver_retained(message)
@@ -77,12 +93,14 @@ class Subscriptions:
         for topic_filter in frame.filters:
             if self._filters.pop(topic_filter, None) is None:
                 continue
+            if self._ledger is not None:
+                self._ledger.unwished(topic_filter)
             consumer = self._consumers.get(topic_filter)
             if consumer is None:
                 self._hub.unsubscribe(self._client, topic_filter)
             elif consumer.leave():
                 del self._consumers[topic_filter]
-        self._client.outbox.put(encode(unsuback(frame)))
+        self._answer(encode(unsuback(frame)))
 
     def dispatch(self) -> None:
         """The client may have acknowledged something, so its queues may hand out more."""
@@ -100,6 +118,14 @@ class Subscriptions:
             self._hub.stop_consuming(consumer.queue, consumer)
         self._consumers.clear()
 
+    def _answer(self, octets: bytes) -> None:
+        """Acknowledge a change, for a session that is kept once that is safe."""
+        if self._ledger is None:
+            self._client.outbox.put(octets)
+        else:
+            answer = _Answer(self._client, octets)
+            self._hub.safe(answer.safe, answer.failed)
+
     def _problem(self, topic_filter: str, pattern: str) -> str:
         """Why a subscription is refused, or nothing."""
         if not self._client.grants.may_subscribe(pattern, dollar=False):
@@ -108,6 +134,8 @@ class Subscriptions:
             return TOO_DEEP
         if topic_filter not in self._filters and len(self._filters) >= self._most:
             return LIMIT
+        if is_queue(pattern) and not self._hub.takes_queue(pattern):
+            return TOO_MANY_QUEUES
         return ""
 
     def _consume(self, channel: str, qos: int) -> None:
@@ -124,6 +152,18 @@ class Subscriptions:
         queue.attach(consumer)
 
 
-def is_queue(pattern: str) -> bool:
-    """Whether a subscription to the pattern consumes a queue; one with wildcards never does."""
-    return pattern.startswith(QUEUE_PREFIX) and is_literal(pattern)
+@final
+class _Answer:
+    """A SUBACK or UNSUBACK that is due when its subscriptions are safe."""
+
+    def __init__(self, client: Client, octets: bytes) -> None:
+        self._client: Final = client
+        self._octets: Final = octets
+
+    def safe(self) -> None:
+        """Send it."""
+        self._client.outbox.put(self._octets)
+
+    def failed(self) -> None:
+        """The client gets no answer, and may ask again."""
+        self._client.counters.drop(UNAVAILABLE)

@@ -5,29 +5,12 @@ from typing import Final, final
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
-from polywire.hub.outbox import Outbox
+from polywire.hub.outbox import Nowhere, Outbox
 from polywire.protocols.frame import Frame
 from polywire.protocols.mqttrpc.errors import LocalProtocolError
 from polywire.protocols.mqttrpc.frames import encode
 
 PROTOCOL: Final = "mqttrpc"
-
-
-@final
-class Nowhere:
-    """The transport of a client that has none: it subscribes to nothing, so nothing is ever written to it."""
-
-    def send(self, chunks: list[bytes | memoryview]) -> None:
-        """Write nothing."""
-
-    def pause_reading(self) -> None:
-        """Nothing is read."""
-
-    def resume_reading(self) -> None:
-        """Nothing is read."""
-
-    def overflow(self) -> None:
-        """Nothing is written."""
 
 
 @final

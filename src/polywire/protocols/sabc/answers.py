@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Final, final
 
-from polywire.hub.hub import Hub
+from polywire.hub.hub import UNAVAILABLE, UNWRITABLE, Hub
+from polywire.protocols.sabc import errors
 from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.line import Line
 
@@ -19,7 +20,7 @@ class Answers:
         self._hub: Final = hub
         self._line: Final = line
         self._written: Final = written
-        self._due: Final[list[bytes]] = []
+        self._due: Final[list[tuple[str, bytes]]] = []  # by msg-id
         self._first = 0  # those before it have been written; most often all have, and an empty list is small
 
     def __len__(self) -> int:
@@ -29,8 +30,8 @@ class Answers:
         """Answer OK as soon as what was accepted is safe (SABC-54), unless the client wants no answer."""
         msg_id = whole.msg_id
         if msg_id is not None and not whole.send_only:
-            self._due.append(self._line.ok(msg_id, truncated=whole.truncated))
-            self._hub.safe(self._safe)
+            self._due.append((msg_id, self._line.ok(msg_id, truncated=whole.truncated)))
+            self._hub.safe(self._safe, self._failed)
 
     def refuse(self, whole: Whole, code: str, reason: str, counted: str) -> None:
         """Answer ERROR, even to a message that wants no answer, and count it."""
@@ -43,14 +44,23 @@ class Answers:
         self._first = 0
 
     def _safe(self) -> None:
-        if not self._due:
-            return
-        octets = self._due[self._first]
+        if self._due:
+            self._line.write(self._next()[1])
+            self._written()
+
+    def _failed(self) -> None:
+        if self._due:
+            self._line.client.counters.drop(UNAVAILABLE)
+            self._line.error(errors.DRAINING, UNWRITABLE, self._next()[0])
+            self._written()
+
+    def _next(self) -> tuple[str, bytes]:
+        """The oldest answer that is due."""
+        answer = self._due[self._first]
         self._first += 1
         if self._first == len(self._due):
             self.clear()
         elif self._first >= KEPT:
             del self._due[: self._first]
             self._first = 0
-        self._line.write(octets)
-        self._written()
+        return answer

@@ -19,6 +19,7 @@ class SabcCaller(Caller):
     """The calls one client has made, by the msg-id it waits for. ``ended`` is told when one has been answered."""
 
     def __init__(self, services: Services, line: Line, ended: Callable[[], None]) -> None:
+        self.connection = line.client
         self._services: Final = services
         self._line: Final = line
         self._ended: Final = ended
@@ -66,6 +67,7 @@ class SabcProvider(Provider):
     """The services one client offers, and the calls it has not answered yet, by the msg-id they were sent with."""
 
     def __init__(self, services: Services, line: Line) -> None:
+        self.connection = line.client
         self._services: Final = services
         self._line: Final = line
         self._asked: Final[dict[str, Call]] = {}

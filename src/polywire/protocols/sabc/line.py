@@ -47,8 +47,8 @@ class Line:
         return str(self.last)
 
     def write(self, octets: bytes) -> None:
-        """Write a frame that must not be dropped. All our frames are UTF-8, so on a WebSocket they are text."""
-        self.client.outbox.put(websocket.text(octets) if self.messages else octets)
+        """Write a frame that must not be dropped."""
+        self.client.outbox.put(self._framed(octets))
 
     def frame(self, frame: Frame) -> None:
         """Write one of the codec's frames."""
@@ -68,13 +68,20 @@ class Line:
         self.frame(Error(code, reason.encode(errors="replace"), self.session_id, None, headers))
 
     def answer(self, msg_id: str, message: Message) -> None:
-        """Write the reply to the client's message."""
-        self._single(b"\r\nref-msg-id::" + msg_id.encode(), message)
+        """Write the reply to the client's message, unless the reader is too slow for replies."""
+        octets = self._single(b"\r\nref-msg-id::" + msg_id.encode(), message)
+        client = self.client
+        if client.outbox.reply(self._framed(octets)):
+            client.counters.messages_out += 1
+        else:
+            client.counters.drop(SLOW_READER)
+            client.outbox.count_dropped(message.channel, 1)
 
     def ask(self, msg_id: str, service: str, method: str, message: Message) -> None:
         """Write a call the client is to answer; service and method can stand in a header."""
         ids = "\r\nmsg-id::" + msg_id + "\r\nservice::" + service + "\r\nmethod::" + method
-        self._single(ids.encode(), message)
+        self.write(self._single(ids.encode(), message))
+        self.client.counters.messages_out += 1
 
     def prefix(self, subscription: str, *, send_only: bool) -> bytes:
         """How the messages pushed for a subscription begin, up to their msg-id (SABC-114, SABC-115)."""
@@ -109,8 +116,9 @@ class Line:
             client.outbox.count_dropped(message.channel, 1)
 
     def push(self, prefix: bytes, msg_id: str, message: Message) -> None:
-        """Push a queue's message, which must not be dropped."""
-        self.write(prefix + msg_id.encode() + self._octets(message))
+        """Push a queue's message, which there is room for."""
+        octets = prefix + msg_id.encode() + self._octets(message)
+        self.client.outbox.push(self._framed(octets))
         self.client.counters.messages_out += 1
 
     def _octets(self, message: Message) -> bytes:
@@ -120,7 +128,11 @@ class Line:
             known = shared(message, self._key)
         return known if isinstance(known, bytes) else apart(message, self.session_id)
 
-    def _single(self, ids: bytes, message: Message) -> None:
+    def _framed(self, octets: bytes) -> bytes:
+        """All our frames are UTF-8, so on a WebSocket they are text."""
+        return websocket.text(octets) if self.messages else octets
+
+    def _single(self, ids: bytes, message: Message) -> bytes:
+        """A message for this client only."""
         plain = unfit(message.body, self.session_id) is None
-        self.write(self._message + ids + content(message, plain=plain))
-        self.client.counters.messages_out += 1
+        return self._message + ids + content(message, plain=plain)

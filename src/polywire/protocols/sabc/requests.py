@@ -4,7 +4,18 @@ from typing import Final, final
 
 from polywire.hub.channels import ANY, from_stars, name_problem
 from polywire.hub.hub import DRAINING as HUB_DRAINING
-from polywire.hub.hub import FORBIDDEN, QUEUE_FULL, QUEUE_PREFIX, RETAINED_FULL, SERVICE_CHANNEL, Hub
+from polywire.hub.hub import (
+    FORBIDDEN,
+    NO_QUEUE,
+    QUEUE_FULL,
+    QUEUE_PREFIX,
+    RETAINED_FULL,
+    SERVICE_CHANNEL,
+    TOO_MANY_QUEUES,
+    UNAVAILABLE,
+    UNWRITABLE,
+    Hub,
+)
 from polywire.hub.peer import Limits
 from polywire.protocols.sabc import errors
 from polywire.protocols.sabc.answers import Answers
@@ -23,7 +34,9 @@ REFUSED: Final[dict[str, tuple[str, str]]] = {
     FORBIDDEN: (errors.FORBIDDEN, "you may not publish there"),
     SERVICE_CHANNEL: (errors.FORBIDDEN, "channels under '$' are the hub's own"),
     QUEUE_FULL: (errors.LIMIT, "the queue is full"),
+    TOO_MANY_QUEUES: (errors.LIMIT, NO_QUEUE),
     RETAINED_FULL: (errors.LIMIT, "the hub keeps no more retained messages"),
+    UNAVAILABLE: (errors.DRAINING, UNWRITABLE),
     HUB_DRAINING: (errors.DRAINING, "the hub is shutting down"),
 }
 """What a publication that the hub refuses is answered with, by the hub's reason."""
@@ -78,7 +91,7 @@ class Requests:
     def _publish(self, channel: str, asked: Operation, whole: Whole) -> None:
         client = self._client
         message = incoming(channel, whole.body, asked.headers, time=self._hub.clock(), origin=client.number)
-        refused = self._hub.publish(message, client)
+        refused = self._hub.publish(message, client, acknowledged=not whole.send_only)
         if refused is None:
             self._answers.accept(whole)
         else:
@@ -98,6 +111,8 @@ class Requests:
             self._answers.refuse(
                 whole, errors.LIMIT, f"you have {self._limits.subscriptions} subscriptions already", LIMIT
             )
+        elif is_queue and not self._hub.takes_queue(destination):
+            self._answers.refuse(whole, errors.LIMIT, NO_QUEUE, LIMIT)
         elif is_queue:
             self._answers.accept(whole)
             self._queues.start(destination[len(QUEUE_PREFIX) :], whole.msg_id or "")

@@ -83,7 +83,7 @@ class SabcSession:
         if not self._over:
             for frame in self._decoder.finish():
                 if isinstance(frame, Discarded):
-                    self._client.counters.fault(frame.rule)
+                    self._hub.fault(self._client, frame.rule, frame.reason, frame.raw, frame.size)
         self._over = True
         self._open = False
         self._held = None
@@ -145,7 +145,7 @@ class SabcSession:
             self._answered_with_error(frame.ref_msg_id, frame)
 
     def _discarded(self, frame: Discarded) -> None:
-        self._client.counters.fault(frame.rule)
+        self._hub.fault(self._client, frame.rule, frame.reason, frame.raw, frame.size)
         if frame.rule == "SABC-131":
             self._assembly.forget(self._decoder.given_up())
         if frame.reply is not None:
@@ -154,7 +154,8 @@ class SabcSession:
     def _break(self, error: RemoteProtocolError) -> None:
         if self._over:
             return
-        self._client.counters.fault(error.rule)
+        self._hub.fault(self._client, error.rule, error.reason)
+        self._client.reason = error.rule
         if isinstance(error.reply, Error):
             self._line.frame(error.reply)
         self._close()

@@ -46,7 +46,7 @@ class Queues:
 
     def room(self) -> bool:
         """Whether the client may be given another message."""
-        return len(self._pending) < self._most and not self._line.client.outbox.full()
+        return self._line.client.outbox.takes_queued() and len(self._pending) < self._most
 
     def start(self, name: str, msg_id: str) -> None:
         """Take from a queue, under the id of the message that asked for it. What another id took returns to it."""
@@ -92,7 +92,7 @@ class Queues:
     def dispatch(self) -> None:
         """There may be room again: let the queues hand out what they have."""
         for consumer in list(self._consumers.values()):
-            if not self.room():
+            if len(self._pending) >= self._most:
                 return
             consumer.queue.dispatch()
 

@@ -1,7 +1,8 @@
-"""What is sent to a peer that must not be dropped: the answers to its requests, and the ends of its topics."""
+"""What is sent to a peer beside updates: the answers to its requests, and the ends of its topics."""
 
 from typing import Final, final
 
+from polywire.hub.client import Client
 from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
 from polywire.hub.services import CallError
@@ -10,7 +11,7 @@ from polywire.protocols.umq.base36 import write
 from polywire.protocols.umq.calls import IncomingCalls
 from polywire.protocols.umq.codes import FatalCode, error_text
 from polywire.protocols.umq.frames import Call, CallException, Result, encode
-from polywire.protocols.umq.updates import bare
+from polywire.protocols.umq.updates import SLOW_READER, bare
 from polywire.protocols.websocket import text
 
 # UMQ-147: how the failures of a call that the hub itself finds are told. Other codes are the service's own words.
@@ -45,11 +46,11 @@ def call_error_text(error: CallError) -> str:
 class Answers:
     """The peer's requests that are due, and the way to answer them. Nothing is written once ``closed`` (UMQ-25)."""
 
-    def __init__(self, outbox: Outbox, protocol: int, *, limit: int) -> None:
+    def __init__(self, client: Client, *, limit: int) -> None:
         self.due: Final = IncomingCalls(limit=limit)
         self.closed = False
-        self._outbox: Final = outbox
-        self._protocol: Final = protocol
+        self._client: Final = client
+        self._outbox: Final[Outbox] = client.outbox
 
     def begin(self, frame: Call) -> bool:
         """Note a request. False where there are too many, which has been answered. Raises for an id in flight."""
@@ -73,14 +74,15 @@ class Answers:
             self.send(answer)
 
     def body(self, call_id: int, message: Message) -> None:
-        """Answer a request with a bare body (UMQ-110)."""
+        """Answer a request with a bare body (UMQ-110), unless the reader is too slow for replies."""
         if call_id not in self.due:
             return
         self.due.finish(Result(call_id, ""))
         if not self.closed:
-            reply = bare(message, self._protocol)
-            self._outbox.put(reply.head(f"R{write(call_id)}:".encode()))
-            self._outbox.put(reply.rest)
+            reply = bare(message, self._client.protocol)
+            if not self._outbox.reply(reply.head(f"R{write(call_id)}:".encode()), reply.rest):
+                self._client.counters.drop(SLOW_READER)
+                self._outbox.count_dropped(message.channel, 1)
 
     def error(self, call_id: int, payload: str) -> None:
         """Answer a request that failed."""

@@ -30,6 +30,7 @@ class Calling(Caller):
     """One peer as a caller. ``topics`` are the peer's topic ids, which streams share with its subscriptions."""
 
     def __init__(self, services: Services, client: Client, answers: Answers, topics: Publications) -> None:
+        self.connection = client
         self._services: Final = services
         self._client: Final = client
         self._answers: Final = answers

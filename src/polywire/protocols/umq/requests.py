@@ -7,7 +7,19 @@ from typing import Final, final
 
 from polywire.hub.channels import from_stars, is_literal, name_problem
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, FORBIDDEN, QUEUE_FULL, QUEUE_PREFIX, RETAINED_FULL, SERVICE_CHANNEL, Hub
+from polywire.hub.hub import (
+    DRAINING,
+    FORBIDDEN,
+    NO_QUEUE,
+    QUEUE_FULL,
+    QUEUE_PREFIX,
+    RETAINED_FULL,
+    SERVICE_CHANNEL,
+    TOO_MANY_QUEUES,
+    UNAVAILABLE,
+    UNWRITABLE,
+    Hub,
+)
 from polywire.hub.message import Headers, HeaderValue, Message
 from polywire.hub.peer import Limits
 from polywire.protocols.umq.answers import Answers, writable
@@ -34,8 +46,10 @@ REFUSALS: Final = {
     FORBIDDEN: (FatalCode.FORBIDDEN, ""),
     SERVICE_CHANNEL: (FatalCode.FORBIDDEN, "channels under $ are the hub's own"),
     QUEUE_FULL: (FatalCode.UNAVAILABLE, "the queue is full"),
+    TOO_MANY_QUEUES: (FatalCode.LIMIT_EXCEEDED, NO_QUEUE),
     RETAINED_FULL: (FatalCode.LIMIT_EXCEEDED, "no room for another retained message"),
     DRAINING: (FatalCode.SHUTTING_DOWN, ""),
+    UNAVAILABLE: (FatalCode.UNAVAILABLE, UNWRITABLE),
 }
 
 MILLISECONDS: Final = 1000.0
@@ -52,6 +66,10 @@ class Receipt:
     def safe(self) -> None:
         """Answer."""
         self._answers.result(self._call_id)
+
+    def failed(self) -> None:
+        """Answer that it could not be made safe."""
+        self._answers.refuse(self._call_id, *REFUSALS[UNAVAILABLE])
 
 
 @final
@@ -136,7 +154,8 @@ class Requests:
         )
         refused = self._hub.publish(message, self._client)
         if refused is None:
-            self._hub.safe(Receipt(self._answers, call_id).safe)
+            receipt = Receipt(self._answers, call_id)
+            self._hub.safe(receipt.safe, receipt.failed)
         else:
             code, detail = REFUSALS.get(refused, (FatalCode.UNAVAILABLE, refused))
             self._answers.refuse(call_id, code, detail)
@@ -166,6 +185,8 @@ class Requests:
             raise MethodError("a queue is consumed by its name, not by a pattern", rule="UMQ-150")
         if not self._client.grants.may_subscribe(pattern, dollar=False):
             raise self._forbidden()
+        if queued and not self._hub.takes_queue(pattern):
+            raise MethodError(NO_QUEUE, rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
         self._topics.ids.open(method.topic_id)
         self._answers.result(call_id)
         if queued:

@@ -25,6 +25,7 @@ class Serving(Provider):
     """One peer as a provider. At most ``limit`` services, and ``in_flight`` requests it has not answered."""
 
     def __init__(self, services: Services, client: Client, answers: Answers, *, limit: int, in_flight: int) -> None:
+        self.connection = client
         self._services: Final = services
         self._client: Final = client
         self._answers: Final = answers

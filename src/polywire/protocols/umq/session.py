@@ -60,7 +60,7 @@ class UmqSession:
             max_text=self._max_octets, max_binary=self._max_octets, max_unfinished=limits.unfinished
         )
         self._machine: Final = Machine(Role.SERVER)
-        self._answers: Final = Answers(client.outbox, client.protocol, limit=limits.in_flight)
+        self._answers: Final = Answers(client, limit=limits.in_flight)
         self._topics: Final = OpenTopics(hub, client, self._answers, limit=limits.subscriptions)
         self._calling: Final = Calling(hub.services, client, self._answers, self._topics.ids)
         self._serving: Final = Serving(
@@ -88,7 +88,9 @@ class UmqSession:
                 if self._machine.receive(frame):
                     self._frame(frame)
         except RemoteProtocolError as error:
-            self._client.counters.fault(error.rule)
+            raw = data.encode(errors="replace") if isinstance(data, str) else data
+            self._hub.fault(self._client, error.rule, error.reason, raw, size)
+            self._client.reason = error.rule
             if isinstance(error.reply, Fatal):
                 self._end(error.reply)
 

@@ -166,14 +166,14 @@ class TopicWriter:
         self._outbox.count_dropped(message.channel, 1)
         return False
 
-    def put(self, message: Message) -> None:
-        """Write an update that must not be dropped."""
+    def push(self, message: Message) -> None:
+        """Write an update that there is room for."""
         update = self._prepared(message)
         if update is None:
             self._client.counters.drop(UNENCODABLE)
             return
-        self._outbox.put(update.head(self._start))
-        self._outbox.put(update.rest)
+        self._outbox.push(update.head(self._start))
+        self._outbox.push(update.rest)
         self._client.counters.messages_out += 1
 
     def _prepared(self, message: Message) -> Prepared | None:
@@ -205,9 +205,9 @@ class UmqConsumer(Consumer):
 
     def room(self) -> bool:
         """Whether the peer keeps up."""
-        return not self._outbox.full()
+        return self._outbox.takes_queued()
 
     def take(self, delivery: Delivery) -> None:
         """Write the message and call it done."""
-        self._writer.put(delivery.message)
+        self._writer.push(delivery.message)
         delivery.ack()

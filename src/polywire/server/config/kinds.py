@@ -208,10 +208,11 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words."""
+    """One of a few words. ``not_here`` is a word that others of its kind may have, and why this key may not."""
 
     about: str
     words: tuple[str, ...]
+    not_here: tuple[str, str] | None = None
 
     @property
     def allowed(self) -> str:
@@ -222,6 +223,8 @@ class Choice:
         """One of the words, letter by letter."""
         # 1.3 without quotes, as in --set tls.minimum_version=1.3, is a number to TOML.
         word = str(value) if isinstance(value, float) else value
+        if self.not_here is not None and word == self.not_here[0]:
+            raise ValueError(self.not_here[1])
         if not isinstance(word, str) or word not in self.words:
             raise ValueError
         return word

@@ -139,9 +139,9 @@ class Journal(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one client, or all of them, may use. Passing one gets the protocol's own error, and nobody else feels it."""
 
-    message_size: Annotated[int, Size("The largest message, all its frames together.", most=2 * GIB - 1)] = 16 * MIB
+    message_size: Annotated[int, Size("The largest message, all its frames together.", most=GIB)] = 16 * MIB
     message_size_before_auth: Annotated[
-        int, Size("The same before a client has logged in; never more than `message_size`.", most=2 * GIB - 1)
+        int, Size("The same before a client has logged in; never more than `message_size`.", most=GIB)
     ] = 64 * KIB
     header_size: Annotated[
         int, Size("The largest header of one frame: all of it but the body.", least=256, most=16 * MIB)
@@ -161,11 +161,13 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     outbox: Annotated[
         int, Size("What may wait to be written to one connection; see `[slow_reader]`.", least=4 * KIB, most=2 * GIB)
     ] = DEFAULT_CAP
+    queues: Annotated[int, Count("Queues that hold something or are consumed.", most=10_000_000)] = 10_000
     queue_messages: Annotated[int, Count("Messages waiting in one queue.", most=100_000_000)] = 100_000
     queue_octets: Annotated[int, Size("Bodies waiting in one queue.", least=4 * KIB, most=1024 * GIB)] = 256 * MIB
     retained_messages: Annotated[
         int, Count("Retained (cached) messages, all channels together.", least=0, most=100_000_000)
     ] = 100_000
+    retained_octets: Annotated[int, Size("Their octets, all together.", least=4 * KIB, most=1024 * GIB)] = 256 * MIB
     sessions: Annotated[int, Count("MQTT sessions kept for clients that are away.", least=0, most=10_000_000)] = 10_000
     offline_messages: Annotated[int, Count("Messages kept for one such client.", least=0, most=1_000_000)] = 1_000
 
@@ -243,14 +245,17 @@ class AccessRule(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class SlowReader(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens when a connection's outbox is full.
+    """What happens when a connection's outbox is full, and its peer does not read on.
 
     `drop` leaves messages out and counts them, `disconnect` ends the connection, `block` stops reading from whoever
-    causes more.
+    causes more. What that is for queues and replies is [below](#slow-readers).
     """
 
     topics: Annotated[Policy, Choice("For messages of topics.", POLICIES)] = "drop"
-    queues: Annotated[Policy, Choice("For messages of queues.", POLICIES)] = "block"
+    queues: Annotated[
+        Literal["disconnect", "block"],
+        Choice("For messages of queues.", ("disconnect", "block"), ("drop", "a queue loses no message")),
+    ] = "block"
     replies: Annotated[Policy, Choice("For replies and acknowledgements.", POLICIES)] = "block"
 
 

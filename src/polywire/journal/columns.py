@@ -1,0 +1,155 @@
+"""Rows on their way into the journal, collected column by column.
+
+The hub's thread appends here, and nothing is made per field: octets go into one arena, and a row is four positions in
+it. What many rows in a row have in common (kind, connection, time and so on) is kept once for the whole stretch of
+them. ``batches`` makes Arrow's columns of it, in another thread.
+"""
+
+from typing import Final, final
+
+from librt.strings import BytesWriter, write_i32_le, write_i64_le
+from mypy_extensions import i32, i64
+
+MICROSECOND: Final = 1000  # nanoseconds
+
+MAX_OCTETS: Final = 1 << 30
+"""What one group's arena may hold: positions in it have 31 bits."""
+
+
+@final
+class Columns:
+    """The rows of one group commit, from the offset ``first`` on. ``state``: some of them change the hub's state."""
+
+    def __init__(self, first: int) -> None:
+        self.first: i64 = first
+        self.rows: i64 = 0
+        self.state = False
+        self.arena: Final = BytesWriter()
+        self.places: Final = BytesWriter()  # of each row: where its channel begins and ends, where its body does
+        self.words: Final = BytesWriter()  # of each stretch: client, correlation, content type, headers
+        self.word_ends: Final = BytesWriter()
+        self.run_ends: Final = BytesWriter()
+        self.kinds: Final = BytesWriter()
+        self.protocols: Final = BytesWriter()  # one more than the code, 0 for none
+        self.flags: Final = BytesWriter()
+        self.connections: Final = BytesWriter()
+        self.times: Final = BytesWriter()
+        self.attachments: Final[list[tuple[int, tuple[bytes, ...]]]] = []  # by row
+        self.sizes: Final[list[tuple[int, int]]] = []  # by row: where the body is not all there was
+        self._kind: i64 = -1
+        self._protocol: i64 = 0
+        self._flags: i64 = 0
+        self._connection: i64 = 0
+        self._time: i64 = 0
+        self._client = ""
+        self._held: bytes | None = None
+        self._base: i64 = 0
+
+    def octets(self) -> int:
+        """About how much it holds."""
+        return len(self.arena) + len(self.places) + len(self.words)
+
+    def stretch(self, kind: i64, protocol: i64, flags: i64, connection: i64, time: i64, client: str) -> None:
+        """What the next rows have in common. ``time`` is in nanoseconds."""
+        if (
+            kind == self._kind
+            and time == self._time
+            and connection == self._connection
+            and flags == self._flags
+            and protocol == self._protocol
+            and client == self._client
+        ):
+            return
+        self._begin(kind, protocol, flags, connection, time, client, "", "", "")
+
+    def append(
+        self,
+        kind: i64,
+        protocol: i64,
+        flags: i64,
+        connection: i64,
+        time: i64,
+        client: str,
+        channel: str,
+        body: bytes,
+        correlation: str = "",
+        content_type: str = "",
+        headers: str = "",
+    ) -> i64:
+        """One row. Returns its offset."""
+        if correlation or content_type or headers:
+            self._begin(kind, protocol, flags, connection, time, client, correlation, content_type, headers)
+            self._kind = -1  # nobody shares these
+        else:
+            self.stretch(kind, protocol, flags, connection, time, client)
+        arena = self.arena
+        start: i64 = len(arena)
+        if channel:
+            arena.write(channel.encode("utf-8", "replace"))
+        middle: i64 = len(arena)
+        if body:
+            arena.write(body)
+        end: i64 = len(arena)
+        places = self.places
+        write_i64_le(places, start | (middle << 32))
+        write_i64_le(places, middle | (end << 32))
+        self.rows += 1
+        return self.first + self.rows - 1
+
+    def hold(self, data: bytes) -> i64:
+        """Take a chunk of input in, once, and say where it begins in the arena."""
+        if data is not self._held:
+            self._base = len(self.arena)
+            self.arena.write(data)
+            self._held = data
+        return self._base
+
+    def attach(self, attachments: tuple[bytes, ...]) -> None:
+        """The last row has attachments."""
+        self.attachments.append((self.rows - 1, attachments))
+
+    def size(self, octets: int) -> None:
+        """The last row stands for something of that size, of which its body is a part."""
+        self.sizes.append((self.rows - 1, octets))
+
+    def close(self) -> None:
+        """No row will follow."""
+        if len(self.kinds) > 0:
+            write_i32_le(self.run_ends, i32(self.rows))
+        self._held = None
+
+    def _begin(
+        self,
+        kind: i64,
+        protocol: i64,
+        flags: i64,
+        connection: i64,
+        time: i64,
+        client: str,
+        correlation: str,
+        content_type: str,
+        headers: str,
+    ) -> None:
+        if len(self.kinds) > 0:
+            write_i32_le(self.run_ends, i32(self.rows))
+        self._kind = kind
+        self._protocol = protocol
+        self._flags = flags
+        self._connection = connection
+        self._time = time
+        self._client = client
+        self.kinds.append(kind)
+        self.protocols.append(protocol + 1)
+        write_i32_le(self.flags, i32(flags))
+        write_i64_le(self.connections, connection)
+        write_i64_le(self.times, time // MICROSECOND)
+        self._word(client)
+        self._word(correlation)
+        self._word(content_type)
+        self._word(headers)
+
+    def _word(self, text: str) -> None:
+        words = self.words
+        if text:
+            words.write(text.encode("utf-8", "replace"))
+        write_i32_le(self.word_ends, i32(len(words)))

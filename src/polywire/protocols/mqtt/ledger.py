@@ -1,0 +1,96 @@
+"""What the journal is told of an MQTT session that is kept, so that it outlives the hub.
+
+Each message due to the session has a row of its own, whose offset is the delivery's name from then on: what became of
+it is told under that name. Queues' messages stay the queues'; of them only the open end of a QoS 2 flow is told, under
+the packet id's negative.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, final
+
+from polywire.hub.message import Message
+from polywire.hub.recorder import Recorder
+
+
+@final
+class Ledger:
+    """One kept session's rows. ``waiting`` and ``sent`` name the deliveries in ``SessionState`` and its sender."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        protocol: int,
+        name: str,
+        waiting: Iterable[int] = (),
+        sent: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        self._recorder: Final = recorder
+        self._protocol: Final = protocol
+        self._name: Final = name
+        self.waiting: Final[deque[int]] = deque(waiting)
+        self.sent: Final[dict[int, int]] = dict(sent)
+
+    def begin(self, user: str, *, anew: bool) -> None:
+        """The session's client has connected."""
+        self._recorder.session(self._protocol, self._name, user, kept=True, anew=anew)
+
+    def end(self) -> None:
+        """Nothing is kept any more."""
+        end_session(self._recorder, self._protocol, self._name)
+
+    def wished(self, topic_filter: str, qos: int) -> None:
+        """The client has subscribed."""
+        self._recorder.wished(self._protocol, self._name, topic_filter, qos)
+
+    def unwished(self, topic_filter: str) -> None:
+        """The client has unsubscribed."""
+        self._recorder.unwished(self._protocol, self._name, topic_filter)
+
+    def push(self, topic: str, message: Message, qos: int, *, retain: bool) -> None:
+        """One more message waits."""
+        offset = self._recorder.stored(self._protocol, self._name, topic, message, qos, 0, retain=retain)
+        self.waiting.append(offset)
+
+    def drop(self, count: int) -> None:
+        """The newest of those that wait are not kept."""
+        for _ in range(min(count, len(self.waiting))):
+            self._finish(self.waiting.pop())
+
+    def pop(self, packet: int) -> None:
+        """The message that has waited longest was sent under a packet id."""
+        offset = self.waiting.popleft()
+        self.sent[packet] = offset
+        if offset >= 0:
+            self._recorder.sent(self._protocol, self._name, offset, packet)
+
+    def send(self, topic: str, message: Message, qos: int, packet: int, *, retain: bool) -> None:
+        """A message was sent that did not have to wait."""
+        offset = self._recorder.stored(self._protocol, self._name, topic, message, qos, packet, retain=retain)
+        self.sent[packet] = offset
+
+    def received(self, packet: int) -> None:
+        """The client has what was sent under a packet id, and the id is still in use."""
+        self._recorder.received(self._protocol, self._name, self.sent.setdefault(packet, -packet), packet)
+
+    def finished(self, packet: int) -> None:
+        """A packet id is free again."""
+        offset = self.sent.pop(packet, None)
+        if offset is not None:
+            self._finish(offset)
+
+    def hold(self, packet: int) -> None:
+        """The client has published with QoS 2."""
+        self._recorder.held(self._protocol, self._name, packet)
+
+    def release(self, packet: int) -> None:
+        """And has let go of the packet id."""
+        self._recorder.released(self._protocol, self._name, packet)
+
+    def _finish(self, offset: int) -> None:
+        self._recorder.finished(self._protocol, self._name, offset)
+
+
+def end_session(recorder: Recorder, protocol: int, name: str) -> None:
+    """Nothing is kept of a session."""
+    recorder.session(protocol, name, "", kept=False, anew=True)

@@ -1,0 +1,168 @@
+"""The hub's journal at work: rows are collected in the hub's thread, written in another, and acknowledged here.
+
+One group is on its way at a time; what comes meanwhile is the next one. A group is sent off when somebody waits for it,
+else when it has waited for a moment, so acknowledgements pay for the disk and nothing else does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from polywire.hub.hub import Hub
+from polywire.hub.recorder import Recorder
+from polywire.journal.committer import Committer
+from polywire.journal.log import Log
+
+GATHER_SECONDS = 0.05
+"""How long rows wait that nobody waits for."""
+
+MAX_PENDING = 32 * 1024 * 1024
+"""Octets that may wait for the disk; then nobody is read until half of them are written."""
+
+log = logging.getLogger("polywire.journal")
+
+Waiter = tuple[Callable[[], None], Callable[[], None]]
+
+
+class Pausable(Protocol):
+    """A connection that need not be read."""
+
+    def pause_reading(self) -> None:
+        """Read nothing."""
+
+    def resume_reading(self) -> None:
+        """Read on."""
+
+
+class Journaling:
+    """Ties a hub to the log it is recorded in. ``strict``: nothing at all is taken while the log can't be written."""
+
+    def __init__(self, hub: Hub, journal: Log, loop: asyncio.AbstractEventLoop, *, fsync: str, strict: bool) -> None:
+        self._hub = hub
+        self._loop = loop
+        self._always = fsync == "always"
+        self._waiters: list[Waiter] = []
+        self._on_their_way: list[Waiter] = []
+        self._busy = False
+        self._timer: asyncio.Handle | None = None
+        self._held: list[Pausable] = []
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.journal = journal
+        self.commits = 0
+        self.rows = 0
+        self.recorder = Recorder(journal.next_offset, hub.clock, self._rows_came)
+        self._committer = Committer(journal, loop.call_soon_threadsafe, self._failed, self._recovered)
+        hub.recorder = self.recorder
+        hub.services.recorder = self.recorder
+        hub.when_safe = self._when_safe
+        hub.strict = strict
+        for queue in hub.queues.values():
+            queue.on_ack = self.recorder.dequeued
+        self.recorder.started()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the log can't be written at the moment."""
+        return self.recorder.failed
+
+    def hold_if_full(self, connection: Pausable) -> None:
+        """Read no more from a connection while too much waits for the disk."""
+        if self.recorder.pending() > MAX_PENDING and not self.recorder.failed:
+            connection.pause_reading()
+            self._held.append(connection)
+
+    async def close(self) -> None:
+        """Write what there is, and let go of the log."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._busy:
+            self._commit()
+        if not self.recorder.failed:
+            await self._idle.wait()
+        written = await self._loop.run_in_executor(None, self._committer.stop)
+        if not written:
+            log.error("the journal in %s could not be written to its end", self.journal.path)
+        self.journal.close()
+
+    def _rows_came(self) -> None:
+        self._idle.clear()
+        if self._timer is None and not self._busy:
+            self._send_off(GATHER_SECONDS if not self._always else 0)
+
+    def _when_safe(self, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        if self.recorder.failed:
+            failed()
+        elif not self._busy and self.recorder.pending() == 0:
+            done()
+        else:
+            self._waiters.append((done, failed))
+            if self._always:
+                self.recorder.rotate()
+            if not self._busy and len(self._waiters) == 1:
+                self._send_off(0)
+
+    def _send_off(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._flush) if seconds else self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        if not self._busy:
+            self._commit()
+
+    def _commit(self) -> None:
+        columns = self.recorder.take()
+        waiters, self._waiters = self._waiters, []
+        if not columns:
+            self._acknowledge(waiters)
+            self._idle.set()
+            return
+        self._busy = True
+        self._on_their_way = waiters
+        self._committer.submit(columns, partial(self._written, sum(int(each.rows) for each in columns)))
+
+    def _written(self, rows: int) -> None:
+        self._busy = False
+        self.commits += 1
+        self.rows += rows
+        waiters, self._on_their_way = self._on_their_way, []
+        self._acknowledge(waiters)
+        if self._waiters or self.recorder.pending() > MAX_PENDING // 8:
+            self._commit()
+        elif self.recorder.pending() == 0:
+            self._idle.set()
+        elif self._timer is None:
+            self._send_off(GATHER_SECONDS)
+        if self._held and self.recorder.pending() < MAX_PENDING // 2:
+            self._release()
+
+    def _acknowledge(self, waiters: list[Waiter]) -> None:
+        for done, _ in waiters:
+            try:
+                done()
+            except Exception:
+                log.exception("an acknowledgement failed")
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for connection in held:
+            connection.resume_reading()
+
+    def _failed(self) -> None:
+        """Tell everybody who waits; what is on its way is tried again and again."""
+        self.recorder.failed = True
+        waiters = self._on_their_way + self._waiters
+        self._on_their_way, self._waiters = [], []
+        for _, failed in waiters:
+            try:
+                failed()
+            except Exception:
+                log.exception("a refusal failed")
+        self._release()
+
+    def _recovered(self) -> None:
+        self.recorder.failed = False

@@ -1,0 +1,134 @@
+"""What the journal remembers, put back into a hub that starts."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec.json
+
+from polywire.hub.channels import from_stars
+from polywire.hub.hub import QUEUE_PREFIX, Hub
+from polywire.hub.message import Date, Headers, Message
+from polywire.hub.peer import Limits
+from polywire.journal.kinds import PATTERN_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG
+from polywire.protocols import PROTOCOLS
+from polywire.protocols.mqtt.packets import Publish, Pubrel
+from polywire.protocols.mqtt.stored import Snapshot, sessions_of
+from polywire.server.parts import PREFIX, restore_part
+
+Row = dict[str, Any]
+
+
+def restore(hub: Hub, rows: Iterable[Row], limits: Limits) -> tuple[int, int, int]:
+    """Put retained messages, queues and MQTT sessions back. Returns how many messages of each, and sessions.
+
+    ``rows`` are those of ``polywire.journal.state``, in the order of their offsets.
+    """
+    retained = queued = 0
+    sessions: dict[str, _Session] = {}
+    for row in rows:
+        kind = row["kind"]
+        if kind in {"publish", "retain"}:
+            hub.retained.keep(message_of(row, retain=True))
+            retained += 1
+        elif kind == "enqueue":
+            hub.queue(row["channel"][len(QUEUE_PREFIX) :]).enter(message_of(row, retain=False))
+            queued += 1
+        elif row["client"].startswith(PREFIX) and row["protocol"] is None:
+            restore_part(hub, row)
+        elif row["protocol"] == "mqtt":
+            sessions.setdefault(row["client"], _Session(row["client"])).take(row)
+    book = sessions_of(hub, PROTOCOLS.index("mqtt"))
+    for session in sessions.values():
+        book.restore(session.snapshot(), limits)
+    return retained, queued, len(sessions)
+
+
+def message_of(row: Row, *, retain: bool) -> Message:
+    """The message a row tells of."""
+    flags = row["flags"]
+    channel = from_stars(row["channel"], rest=False) if flags & PATTERN_FLAG else row["channel"]
+    message = Message(
+        channel,
+        row["body"],
+        row["content_type"] or "",
+        headers_of(row["headers"]),
+        tuple(row["attachments"] or ()),
+        retain,
+        int(row["ts"].timestamp() * 1_000_000) * 1000,
+        row["connection"],
+        (flags & QOS_MASK) >> QOS_SHIFT,
+    )
+    message.offset = row["offset"]
+    return message
+
+
+def headers_of(text: str | None) -> Headers:
+    """Headers as the journal has them, read again."""
+    if not text:
+        return ()
+    return tuple(
+        (name, Date(value["date"]) if isinstance(value, dict) else value)
+        for name, value in msgspec.json.decode(text).items()
+    )
+
+
+class _Session:
+    """One MQTT session's rows, gathered."""
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._user = ""
+        self._filters: list[tuple[str, int]] = []
+        self._held: set[int] = set()
+        self._due: dict[int, Publish] = {}  # by the offset of the delivery
+        self._packets: dict[int, int] = {}
+        self._released: dict[int, int] = {}
+
+    def take(self, row: Row) -> None:
+        """One row, in order."""
+        kind, flags = row["kind"], row["flags"]
+        qos = (flags & QOS_MASK) >> QOS_SHIFT
+        if kind == "session":
+            self._user = row["correlation"] or ""
+        elif kind == "subscribe":
+            self._filters.append((row["channel"], qos))
+        elif kind == "hold":
+            self._held.add(int(row["correlation"]))
+        elif kind == "deliver":
+            self._due[row["offset"]] = Publish(row["channel"], row["body"], qos, bool(flags & RETAIN_FLAG))
+            if row["headers"]:
+                self._packets[row["offset"]] = _packet(row)
+        elif kind == "sent":
+            self._packets[int(row["correlation"])] = _packet(row)
+        elif kind == "received":
+            self._released[int(row["correlation"])] = _packet(row)
+
+    def snapshot(self) -> Snapshot:
+        """The session as it was."""
+        unfinished: list[Publish | Pubrel] = []
+        names: list[tuple[int, int]] = []
+        waiting: list[int] = []
+        for offset, frame in self._due.items():
+            packet = self._packets.get(offset)
+            if packet is None:
+                waiting.append(offset)
+            else:
+                unfinished.append(Publish(frame.topic, frame.payload, frame.qos, frame.retain, False, packet))
+                names.append((packet, offset))
+        for offset, packet in self._released.items():
+            unfinished.append(Pubrel(packet))
+            names.append((packet, offset))
+        return Snapshot(
+            self._client_id,
+            self._user,
+            tuple(self._filters),
+            tuple(unfinished),
+            frozenset(self._held),
+            tuple(self._due[offset] for offset in waiting),
+            tuple(names),
+            tuple(waiting),
+        )
+
+
+def _packet(row: Row) -> int:
+    return int(msgspec.json.decode(row["headers"])["packet"])

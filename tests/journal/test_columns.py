@@ -1,0 +1,110 @@
+"""Rows by column: what is appended comes out as Arrow's columns, whatever it has in common with its neighbours."""
+
+import random
+
+import pytest
+
+from polywire.journal.batches import BatchMaker
+from polywire.journal.columns import Columns
+from polywire.journal.kinds import ACK, CONNECT, FMQP, KINDS, NO_PROTOCOL, PROTOCOLS, PUBLISH, UMQ
+from polywire.journal.schema import SCHEMA
+from polywire.protocols.fmqp.frames import Publication, encode
+from polywire.protocols.fmqp.frames import locate as locate_fmqp
+from polywire.protocols.mqtt.frames import locate as locate_mqtt
+from polywire.protocols.mqtt.packets import Publish
+from polywire.protocols.mqtt.writing import encode as encode_mqtt
+
+TIME = 1_700_000_000_000_000_000
+
+
+def rows(columns: Columns) -> list[dict[str, object]]:
+    columns.close()
+    batch = BatchMaker("here").make(columns)
+    batch.validate(full=True)
+    assert batch.schema.equals(SCHEMA, check_metadata=True)
+    return list(batch.to_pylist())
+
+
+def test_a_row_has_what_was_appended_and_null_for_what_was_not() -> None:
+    columns = Columns(100)
+    assert columns.append(CONNECT, FMQP, 0, 7, TIME, "me", "", b"", headers='{"address":"x"}') == 100
+    assert columns.append(PUBLISH, NO_PROTOCOL, 5, 8, TIME + 1000, "", "a/b", b"hi", "c", "text/plain") == 101
+    first, second = rows(columns)
+    assert (first["offset"], first["kind"], first["protocol"], first["node"]) == (100, "connect", "fmqp", "here")
+    assert (first["client"], first["channel"], first["headers"]) == ("me", None, '{"address":"x"}')
+    assert (first["body"], first["size"], first["attachments"]) == (b"", 0, None)
+    assert (second["protocol"], second["client"], second["channel"], second["body"]) == (None, None, "a/b", b"hi")
+    assert (second["correlation"], second["content_type"], second["headers"]) == ("c", "text/plain", None)
+    assert (second["flags"], second["connection"], second["size"]) == (5, 8, 2)
+
+
+def test_rows_that_have_all_in_common_are_one_stretch() -> None:
+    columns = Columns(0)
+    for number in range(1000):
+        columns.append(PUBLISH, FMQP, 0, 1, TIME, "me", f"t/{number % 3}", b"%d" % number)
+    columns.append(PUBLISH, FMQP, 0, 1, TIME + 1_000_000, "me", "t", b"last")
+    assert len(columns.kinds) == 2
+    made = rows(columns)
+    assert [row["body"] for row in made] == [b"%d" % number for number in range(1000)] + [b"last"]
+    assert [row["channel"] for row in made[:4]] == ["t/0", "t/1", "t/2", "t/0"]
+    assert len({row["ts"] for row in made}) == 2
+
+
+def test_attachments_count_and_sizes_can_be_larger_than_what_is_kept() -> None:
+    columns = Columns(0)
+    columns.append(PUBLISH, UMQ, 0, 1, TIME, "", "a", b"x")
+    columns.attach((b"12", b"345"))
+    columns.append(PUBLISH, UMQ, 0, 1, TIME, "", "a", b"xy")
+    columns.append(PUBLISH, UMQ, 0, 1, TIME, "", "a", b"x" * 1024)
+    columns.size(5000)
+    made = rows(columns)
+    assert [row["attachments"] for row in made] == [[b"12", b"345"], None, None]
+    assert [row["size"] for row in made] == [6, 2, 5000]
+
+
+@pytest.mark.parametrize("protocol", ["fmqp", "mqtt"])
+def test_a_run_is_located_in_the_octets_it_came_in(protocol: str) -> None:
+    messages = [(f"a/{number % 7}", b"x" * (number * 13 % 300)) for number in range(1, 200)]
+    if protocol == "fmqp":
+        frames = [encode(Publication(topic, body)) for topic, body in messages]
+    else:
+        frames = [encode_mqtt(Publish(topic, body)) for topic, body in messages]
+    before, behind = b"something else", b"and more"
+    data = before + b"".join(frames) + behind
+    columns = Columns(0)
+    columns.append(ACK, NO_PROTOCOL, 0, 0, TIME, "", "queue/q", b"", "1")
+    columns.stretch(PUBLISH, FMQP, 0, 1, TIME, "")
+    locate = locate_fmqp if protocol == "fmqp" else locate_mqtt
+    base = columns.hold(data)
+    middle = len(before) + sum(map(len, frames[:100]))
+    for start, end, count in ((len(before), middle, 100), (middle, len(data) - len(behind), 99)):
+        assert columns.hold(data) == base
+        locate(data, start, end, base, columns.places)
+        columns.rows += count
+    columns.append(PUBLISH, FMQP, 0, 1, TIME, "", "last", b"!")
+    made = rows(columns)
+    assert [(row["channel"], row["body"]) for row in made[1:-1]] == messages
+    assert (made[-1]["channel"], made[-1]["body"], made[-1]["offset"]) == ("last", b"!", 200)
+
+
+def test_whatever_is_appended_comes_out_again() -> None:
+    dice = random.Random(7)  # noqa: S311 - no secret
+    columns = Columns(5)
+    expected = []
+    for _ in range(2000):
+        kind, protocol = dice.randrange(len(KINDS) - 1), dice.randrange(-1, len(PROTOCOLS))
+        words = [dice.choice(["", "ä", "word", "x" * 50]) for _ in range(4)]
+        channel, body = dice.choice(["", "a", "a/ö/c"]), dice.randbytes(dice.choice([0, 1, 100]))
+        numbers = (dice.randrange(3), dice.randrange(2), TIME + dice.randrange(2) * 1000)
+        columns.append(kind, protocol, *numbers, words[0], channel, body, *words[1:])
+        expected.append((KINDS[kind], None if protocol < 0 else PROTOCOLS[protocol], channel or None, body, words))
+    made = rows(columns)
+    names = ("client", "correlation", "content_type", "headers")
+    for row, (kind_name, protocol_name, channel_name, body, words) in zip(made, expected, strict=True):
+        assert (row["kind"], row["protocol"], row["channel"], row["body"]) == (
+            kind_name,
+            protocol_name,
+            channel_name,
+            body,
+        )
+        assert [row[name] for name in names] == [word or None for word in words]
