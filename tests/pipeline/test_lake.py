@@ -63,6 +63,11 @@ def test_a_batch_from_before_the_last_one_says_that_the_checkpoint_is_gone(spark
         lake.write_batch("numbers", some(spark, ("a", 1)), 0, "q")
 
 
+def test_rows_without_a_column_for_their_folder_are_an_error_that_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="table 'sums': its rows have no column 'day'"):
+        Lake(tmp_path, OWN).write_batch("sums", some(spark, ("a", 1)).drop("day"), 0, "q")
+
+
 def test_an_unknown_table_is_an_error_that_names_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="'traffik': is not known; there is numbers, sums"):
         Lake(tmp_path, OWN).read("traffik")

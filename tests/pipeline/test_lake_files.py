@@ -63,8 +63,7 @@ def test_a_batch_that_was_cut_short_is_written_anew_and_counts_once(
     folder.move_in(stage(folder, 1), "q", 0, durable=False)
     with monkeypatch.context() as patch:
         kill_after(patch, "rename", moved)
-        if moved == 3:  # all files are in, but the commit is not
-            kill_after(patch, "replace", 0)
+        kill_after(patch, "replace", 1)  # of those the second is the commit
         with pytest.raises(Killed):
             folder.move_in(stage(folder, 2, 3, 4), "q", 1, durable=False)
     assert folder.committed("q") == 0
@@ -135,7 +134,7 @@ def test_what_was_joined_is_joined_again_with_what_comes(folder: Folder) -> None
 def test_files_of_a_batch_that_is_not_committed_are_not_joined(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.move_in(stage(folder, 1, 2), "q", 0, durable=False)
     with monkeypatch.context() as patch:
-        kill_after(patch, "replace", 0)
+        kill_after(patch, "replace", 1)
         with pytest.raises(Killed):
             folder.move_in(stage(folder, 3, 4), "q", 1, durable=False)
     compact_rows(folder, least=2)

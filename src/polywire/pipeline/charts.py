@@ -24,10 +24,11 @@ COLOURS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One name with a value for each point in time; None where there is none."""
+    """One name with a value for each point in time; None where there is none. ``colour`` is a number."""
 
     name: str
     values: Sequence[float | None]
+    colour: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def stacked(times: Sequence[datetime], series: Sequence[Series], unit: str) -> s
     marks = []
     for index, time in enumerate(times):
         base = 0.0
-        for number, one in enumerate(series):
+        for one in series:
             value = one.values[index] or 0
             if not value:
                 continue
@@ -55,11 +56,11 @@ def stacked(times: Sequence[datetime], series: Sequence[Series], unit: str) -> s
             base += value
             told = f"{_clock(time, times)} {one.name}: {compact(value)} {unit}"
             marks.append(
-                f'<rect class="s{number % COLOURS}" x="{LEFT + index * step + step * 0.06:.1f}" y="{top:.1f}" '
+                f'<rect class="s{one.colour % COLOURS}" x="{LEFT + index * step + step * 0.06:.1f}" y="{top:.1f}" '
                 f'width="{max(step * 0.88, 0.8):.1f}" height="{max(bottom - top, 0.4):.1f}">'
                 f"<title>{escape(told)}</title></rect>"
             )
-    return legend([one.name for one in series]) + _framed(scale, times, "".join(marks), unit)
+    return legend([(one.name, one.colour) for one in series]) + _framed(scale, times, "".join(marks), unit)
 
 
 def lines(times: Sequence[datetime], series: Sequence[Series], unit: str) -> str:
@@ -67,8 +68,8 @@ def lines(times: Sequence[datetime], series: Sequence[Series], unit: str) -> str
     scale = _Scale(max((value for one in series for value in one.values if value is not None), default=0))
     step = (WIDTH - LEFT - RIGHT) / max(len(times), 1)
     marks = []
-    for number, one in enumerate(series):
-        colour = number % COLOURS
+    for one in series:
+        colour = one.colour % COLOURS
         run: list[str] = []
         for index, value in enumerate([*one.values, None]):
             if value is None:
@@ -82,7 +83,7 @@ def lines(times: Sequence[datetime], series: Sequence[Series], unit: str) -> str
             marks.append(
                 f'<circle class="s{colour}" cx="{x:.1f}" cy="{y:.1f}" r="2.2"><title>{escape(told)}</title></circle>'
             )
-    return legend([one.name for one in series]) + _framed(scale, times, "".join(marks), unit)
+    return legend([(one.name, one.colour) for one in series]) + _framed(scale, times, "".join(marks), unit)
 
 
 def bars(rows: Sequence[Bar], parts: Sequence[str], unit: str) -> str:
@@ -93,7 +94,7 @@ def bars(rows: Sequence[Bar], parts: Sequence[str], unit: str) -> str:
     for index, row in enumerate(rows):
         y = index * BAR
         marks.append(
-            f'<text class="name" x="{names - 10}" y="{y + 17}" text-anchor="end">{escape(shortened(row.name, 42))}'
+            f'<text class="name" x="{names - 10}" y="{y + 17}" text-anchor="end">{escape(shortened(row.name, 38))}'
             f"<title>{escape(row.name)}</title></text>"
         )
         x = float(names)
@@ -108,15 +109,13 @@ def bars(rows: Sequence[Bar], parts: Sequence[str], unit: str) -> str:
         note = row.note or compact(sum(row.values))
         marks.append(f'<text class="value" x="{x + 8:.1f}" y="{y + 17}">{escape(note)}</text>')
     height = max(len(rows), 1) * BAR
-    known = legend(parts) if len(parts) > 1 else ""
+    known = legend([(name, number) for number, name in enumerate(parts)]) if len(parts) > 1 else ""
     return f'{known}<svg viewBox="0 0 {WIDTH} {height}" role="img">{"".join(marks)}</svg>'
 
 
-def legend(names: Sequence[str]) -> str:
+def legend(names: Sequence[tuple[str, int]]) -> str:
     """Which colour is what."""
-    keys = "".join(
-        f'<span><i class="k{number % COLOURS}"></i>{escape(name)}</span>' for number, name in enumerate(names)
-    )
+    keys = "".join(f'<span><i class="k{colour % COLOURS}"></i>{escape(name)}</span>' for name, colour in names)
     return f'<p class="legend">{keys}</p>'
 
 
@@ -156,15 +155,21 @@ def _framed(scale: _Scale, times: Sequence[datetime], marks: str, unit: str) -> 
         for value in scale.ticks()
     ]
     step = (WIDTH - LEFT - RIGHT) / max(len(times), 1)
-    every = max(ceil(len(times) / 10), 1)
+    every = _between_labels(times)
     labels = [
         f'<text class="axis" x="{LEFT + (index + 0.5) * step:.1f}" y="{HEIGHT - 8}" text-anchor="middle">'
         f"{_clock(time, times)}</text>"
         for index, time in enumerate(times)
-        if index % every == 0
+        if (time.hour * 60 + time.minute) % every == 0
     ]
     name = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(unit)} over time">'
     return f"{name}{''.join(lines_)}{marks}{''.join(labels)}</svg>"
+
+
+def _between_labels(times: Sequence[datetime]) -> int:
+    """Minutes between two times that are written, so that there are ten or fewer, at round times."""
+    minutes = (times[-1] - times[0]).total_seconds() / 60 if times else 0
+    return next((step for step in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720) if minutes / step <= 10), 1440)
 
 
 def _clock(time: datetime, times: Sequence[datetime]) -> str:

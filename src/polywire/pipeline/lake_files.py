@@ -7,6 +7,7 @@ and a reader who comes in between knows which of the files count.
 """
 
 import fcntl
+import glob
 import json
 import os
 import shutil
@@ -66,20 +67,22 @@ class Folder:
         """Take in the files of a batch, and note that it is there. Returns how many files."""
         self._check(query)
         prefix = f"{query}-{batch:010d}-"
-        for left in self._listed(self.home):
-            if left.name.startswith(prefix):
-                left.unlink()
-        count = 0
-        for path in self._listed(staged):
-            final = self.home / path.parent.relative_to(staged) / f"{prefix}{count:05d}{SUFFIX}"
-            final.parent.mkdir(parents=True, exist_ok=True)
+        begun = self._commit_file(query).with_suffix(".begun")
+        if begun.exists():  # somebody was killed here
+            for place in _read(begun):
+                for left in (self.home / place).glob(f"{glob.escape(prefix)}*"):
+                    left.unlink()
+        staged_files = self._listed(staged)
+        places = sorted({str(path.parent.relative_to(staged)) for path in staged_files})
+        _write(begun, places, durable=durable)
+        for count, path in enumerate(staged_files):
             if durable:
                 _sync(path)
-            path.rename(final)
-            count += 1
-        _write(self._commit_file(query), {"batch": batch, "files": count})
+            _move(path, self.home / path.parent.relative_to(staged) / f"{prefix}{count:05d}{SUFFIX}")
+        _write(self._commit_file(query), {"batch": batch, "files": len(staged_files)})
+        begun.unlink()
         shutil.rmtree(staged, ignore_errors=True)
-        return count
+        return len(staged_files)
 
     def settled(self, files: list[Path]) -> list[Path]:
         """Those of the files that no batch may still take out again."""
@@ -115,15 +118,14 @@ class Folder:
         for note in self._notes():
             swap = _read(note)
             for staged, final in swap["add"].items():
-                source, target = self.root / staged, self.home / final
-                target.parent.mkdir(parents=True, exist_ok=True)
+                source = self.root / staged
                 if source.exists():
-                    source.rename(target)
+                    _move(source, self.home / final)
             for gone in swap["remove"]:
                 (self.home / gone).unlink(missing_ok=True)
+            for place in {Path(gone).parent for gone in swap["remove"]}:
+                _drop_empty(self.home / place, self.home)
             note.unlink()
-        if self.home.is_dir():
-            _drop_empty(self.home)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -164,16 +166,27 @@ def _read(note: Path) -> Any:
     return json.loads(note.read_text(encoding="utf-8"))
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
+def _write(path: Path, content: Any, *, durable: bool = True) -> None:
     """The file has either its old content or the new, whatever happens."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     temporary.replace(path)
-    _sync(path.parent)
+    if durable:
+        _sync(path.parent)
+
+
+def _move(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        source.rename(target)
+    except FileNotFoundError:  # the folder was empty, and somebody has just removed it
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.rename(target)
 
 
 def _sync(path: Path) -> None:
@@ -184,10 +197,11 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _drop_empty(home: Path) -> None:
-    """Remove folders nothing is left in."""
-    for folder in sorted((path for path in home.rglob("*=*") if path.is_dir()), reverse=True):
+def _drop_empty(folder: Path, home: Path) -> None:
+    """Remove a folder nothing is left in, and those above it."""
+    while folder != home:
         try:
             folder.rmdir()
         except OSError:
-            continue  # something is in it
+            return  # something is in it, or it is gone
+        folder = folder.parent

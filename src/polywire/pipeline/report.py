@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from polywire.journal.kinds import PROTOCOLS
 from polywire.pipeline.charts import Bar, Series, bars, compact, lines, shortened, stacked
 from polywire.pipeline.lake import Lake
 from polywire.pipeline.report_data import ReportData, Rows, gather
@@ -53,9 +54,9 @@ def _tiles(data: ReportData) -> str:
 
 
 def _traffic(data: ReportData) -> str:
-    protocols = sorted({row["protocol"] for row in data.traffic})
+    protocols = sorted({row["protocol"] for row in data.traffic}, key=_colour)
     found = {(row["time"], row["protocol"]): row["messages"] for row in data.traffic}
-    series = [Series(name, [found.get((time, name)) for time in data.times]) for name in protocols]
+    series = [Series(name, [found.get((time, name)) for time in data.times], _colour(name)) for name in protocols]
     channels = [
         Bar(row["channel"] or "(none)", [row["messages"]], f"{compact(row['messages'])}, {octets(row['bytes'])}")
         for row in data.channels
@@ -70,8 +71,8 @@ def _traffic(data: ReportData) -> str:
 def _latency(data: ReportData) -> str:
     found = {row["time"]: row for row in data.latency}
     series = [
-        Series(name, [found[time][name] if time in found else None for time in data.times])
-        for name in ("p50", "p95", "p99")
+        Series(name, [found[time][name] if time in found else None for time in data.times], number)
+        for number, name in enumerate(("p50", "p95", "p99"))
     ]
     table = _table(
         data.methods,
@@ -131,8 +132,8 @@ def _faults(data: ReportData) -> str:
 
 
 def _sessions(data: ReportData) -> str:
-    protocols = [row["protocol"] for row in data.protocols]
-    series = [Series(name, _running(data, name)) for name in protocols]
+    protocols = sorted((row["protocol"] for row in data.protocols), key=_colour)
+    series = [Series(name, _running(data, name), _colour(name)) for name in protocols]
     table = _table(
         data.protocols,
         {
@@ -147,6 +148,11 @@ def _sessions(data: ReportData) -> str:
     )
     chart = stacked(data.times, series, "sessions") if series else ""
     return _section("Sessions", ("Sessions at once, by protocol", chart), ("By protocol", table))
+
+
+def _colour(protocol: str) -> int:
+    """A protocol has the same colour in all charts."""
+    return PROTOCOLS.index(protocol) if protocol in PROTOCOLS else len(PROTOCOLS)
 
 
 def _running(data: ReportData, protocol: str) -> list[float | None]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 NOISE: Final = (
     "WARNING: Using incubator modules",
+    "WARNING: package sun.",
     "Using Spark's default log4j",
     "Setting default log level",
     "To adjust logging level",

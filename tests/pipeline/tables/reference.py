@@ -243,6 +243,7 @@ def latency(called: Table) -> Table:
     for (minute, service, method), own in groups.items():
         answered = [call for call in own if call["outcome"] != "timeout"]
         times = sorted(_about(round(call["latency_ms"] * 1000)) for call in answered)
+        longest = max((call["latency_ms"] for call in answered), default=0.0)
         errors = sum(call["outcome"] == "error" for call in own)
         timeouts = len(own) - len(answered)
         found.append(
@@ -255,10 +256,10 @@ def latency(called: Table) -> Table:
                 "errors": errors,
                 "timeouts": timeouts,
                 "error_rate": (errors + timeouts) / len(own),
-                "p50_ms": _percentile(times, 0.50),
-                "p95_ms": _percentile(times, 0.95),
-                "p99_ms": _percentile(times, 0.99),
-                "max_ms": max((call["latency_ms"] for call in answered), default=None),
+                "p50_ms": _percentile(times, 0.50, longest),
+                "p95_ms": _percentile(times, 0.95, longest),
+                "p99_ms": _percentile(times, 0.99, longest),
+                "max_ms": longest if answered else None,
             }
         )
     return found
@@ -269,8 +270,8 @@ def _about(us: int) -> int:
     return us - us % step + step // 2
 
 
-def _percentile(times: list[int], share: float) -> float | None:
-    return times[ceil(len(times) * share) - 1] / 1000 if times else None
+def _percentile(times: list[int], share: float, longest: float) -> float | None:
+    return min(times[ceil(len(times) * share) - 1] / 1000, longest) if times else None
 
 
 def demand(rows: Sequence[Row]) -> Table:

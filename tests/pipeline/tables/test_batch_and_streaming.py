@@ -31,11 +31,11 @@ def test_rows_at_rest_give_the_tables_that_plain_python_gives(spark: SparkSessio
         assert collected(table.build(at_rest)) == ordered(wanted[name]), name
 
 
-@pytest.mark.parametrize("seed", [3, 4])
-def test_a_shuffled_and_late_stream_gives_the_same_tables(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_a_shuffled_and_late_stream_gives_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
+    seed = 3
     rows = made(seed)
     lake = Lake(tmp_path / "lake", durable=False)
-    batches = shuffled(rows, 5, seed)
+    batches = shuffled(rows, 4, seed)
     stateless = [table for table in TABLES.values() if not table.stateful and table.after is None]
     stream = batched(spark, tmp_path / "rows", batches, stream=True)
     plain = stream.writeStream.foreachBatch(batch_writer(lake, stateless, "plain"))
