@@ -1,11 +1,16 @@
-"""Polywire: a message hub that speaks five protocols on one routing core.
+"""Polywire: a message hub that speaks five protocols on one routing core, and the clients to talk to it.
 
 >>> import polywire
 >>> sorted(polywire.compiled())[0]
 'polywire.protocols.assembler'
+
+``async with polywire.connect("fmqp://127.0.0.1:7103") as bus:`` is where a program begins; ``polywire.sync`` is the
+same for scripts. What they need is loaded when it is first asked for.
 """
 
+import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from polywire.compilation import compiled, load_sources_only, pure_wanted
 from polywire.errors import (
@@ -15,16 +20,84 @@ from polywire.errors import (
     RemoteProtocolError,
 )
 
+if TYPE_CHECKING:
+    from polywire.client.bus import Bus, connect
+    from polywire.client.errors import (
+        BufferFull,
+        CallFailed,
+        ClientError,
+        Closed,
+        ConnectFailed,
+        ConnectionLost,
+        Refused,
+        Timeout,
+        Unsupported,
+    )
+    from polywire.client.message import Demand, Message, Request
+    from polywire.client.receipt import Promise
+    from polywire.client.reconnect import Backoff
+    from polywire.client.tls import client_context
+
 if pure_wanted():
     load_sources_only(Path(__file__).parent)
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Backoff",
+    "BufferFull",
+    "Bus",
+    "CallFailed",
+    "ClientError",
+    "Closed",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Demand",
     "LocalProtocolError",
+    "Message",
     "PolywireError",
+    "Promise",
     "ProtocolError",
+    "Refused",
     "RemoteProtocolError",
+    "Request",
+    "Timeout",
+    "Unsupported",
     "__version__",
+    "client_context",
     "compiled",
+    "connect",
 ]
+
+_LATER = {
+    "Backoff": "reconnect",
+    "BufferFull": "errors",
+    "Bus": "bus",
+    "CallFailed": "errors",
+    "ClientError": "errors",
+    "Closed": "errors",
+    "ConnectFailed": "errors",
+    "ConnectionLost": "errors",
+    "Demand": "message",
+    "Message": "message",
+    "Promise": "receipt",
+    "Refused": "errors",
+    "Request": "message",
+    "Timeout": "errors",
+    "Unsupported": "errors",
+    "client_context": "tls",
+    "connect": "bus",
+}
+"""Names that are loaded when they are first used, and the module of ``polywire.client`` they are in."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'polywire' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"polywire.client.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 import polywire
+import polywire.journal
+from polywire.journal import Log
 from polywire.protocols import PROTOCOLS
 from polywire.server.config import load
 from tests.conformance.rules import read_page
+from tests.journal.rows import NODE, compact, rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -21,6 +24,20 @@ PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LEAST_RULES = {"umq": 40, "micromsg": 40, "fmqp": 40, "mqtt": 60, "mqttrpc": 25, "sabc": 40}
 
 
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where examples run: a folder with a journal of a few segments, one of them compacted."""
+    monkeypatch.chdir(tmp_path)
+    with Log(Path("journal"), node=NODE) as log:
+        for first in range(0, 30, 10):
+            log.append(rows(first, 10, channel=[f"sensors/{number}" for number in range(10)]), state=False)
+            log.roll()
+        log.append(rows(30, 5), state=False)
+    compact(Path("journal"), 0)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("workplace")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_python_block_runs(page: Path) -> None:
     for block in PYTHON.findall(page.read_text(encoding="utf-8")):
@@ -60,6 +77,11 @@ def test_the_public_names_are_described_as_in_the_code() -> None:
         command, cwd=DOCS.parent, env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_journals_page_lists_every_public_name() -> None:
+    page = (DOCS / "journal.md").read_text(encoding="utf-8").partition("## Public names")[2]
+    assert set(re.findall(r"^\| `(\w+)` \| \S", page, re.MULTILINE)) == set(polywire.journal.__all__)
 
 
 def test_the_package_exports_what_the_architecture_page_lists() -> None:

@@ -50,6 +50,16 @@ class Proxy:
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
 
+    def retarget(self, target: int) -> None:
+        """Go on to another port with connections that come from now on."""
+        self._target = target
+
+    def cut(self) -> None:
+        """Hang up on everybody who is connected now."""
+        for each in self._sockets[1:]:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Hang up on everybody, and wait for the threads."""
         for each in self._sockets:
@@ -71,7 +81,11 @@ class Proxy:
                 client = self._listener.accept()[0]
             except OSError:
                 return
-            server = socket.create_connection(("127.0.0.1", self._target), timeout=30)
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target), timeout=30)
+            except OSError:  # nobody is there, which the client notices so
+                client.close()
+                continue
             for each in (client, server):
                 each.settimeout(None)
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -8,7 +8,7 @@ from polywire.hub.access import AccessRule, AccessRules, Identity
 from polywire.hub.channels import ANY, from_stars
 from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
-from polywire.hub.hub import FORBIDDEN, QUEUE_FULL, RETAINED_FULL, SERVICE_CHANNEL, TOO_DEEP, Hub
+from polywire.hub.hub import FORBIDDEN, QUEUE_FULL, RETAINED_FULL, SERVICE_CHANNEL, TOO_DEEP, TOO_MANY_QUEUES, Hub
 from polywire.hub.message import Message
 from polywire.protocols.frame import Run
 from tests.hub.links import Clock, FakeLink, Loop, Recorder
@@ -236,6 +236,31 @@ def test_a_channel_with_too_many_levels_is_refused_and_never_runs(site: Site) ->
     assert len(site.hub.retained) == 0
     assert site.hub.view(client).resolve(deep.encode()) is None
     assert site.hub.publish(Message(deep[2:], b"x"), client) is None
+
+
+def test_there_are_so_many_queues_at_once_only(site: Site) -> None:
+    client, worker = site.client(), Worker(1)
+    site.hub.most_queues = 1
+    assert site.hub.publish(Message("queue/a", b"x"), client) is None
+    assert site.hub.publish(Message("queue/b", b"x"), client) == TOO_MANY_QUEUES
+    assert site.hub.publish(Message("queue/a", b"y"), client) is None
+    assert (site.hub.takes_queue("queue/a"), site.hub.takes_queue("queue/b")) == (True, False)
+    queue = site.hub.queue("a")
+    queue.attach(worker)
+    for _ in range(2):
+        worker.got.pop().ack()
+    site.hub.stop_consuming(queue, worker)
+    assert site.hub.publish(Message("queue/b", b"x"), client) is None
+
+
+def test_no_queue_hands_out_anything_once_work_has_stopped(site: Site) -> None:
+    client, worker = site.client(), Worker(1)
+    for body in (b"1", b"2"):
+        site.hub.publish(Message("queue/a", body), client)
+    site.hub.queue("a").attach(worker)
+    site.hub.stop_work()
+    worker.got[0].ack()
+    assert worker.bodies() == [b"1"]
 
 
 def test_what_is_accepted_is_safe_at_once_or_when_the_journal_says_so(site: Site) -> None:

@@ -189,3 +189,15 @@ def test_a_message_given_back_goes_to_another_in_its_old_place() -> None:
     assert one.got[0].ack()
     queue.give_back(one.got[0])  # acknowledged: there is nothing to give back
     assert other.bodies() == [b"2", b"3"]
+
+
+def test_a_stopped_queue_takes_messages_and_acknowledgements_and_hands_out_nothing() -> None:
+    queue, worker = Queue("q"), Worker(1)
+    queue.attach(worker)
+    fill(queue, b"1", b"2")
+    queue.stopped = True
+    assert worker.got[0].ack()
+    fill(queue, b"3")
+    queue.reconsider()
+    assert worker.bodies() == [b"1"]
+    assert queue.waiting() == 2

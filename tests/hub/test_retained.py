@@ -48,3 +48,16 @@ def test_there_is_room_for_so_many_channels_only() -> None:
     assert retained.keep(Message("a", b"y"))
     assert retained.keep(Message("a", b""))
     assert retained.keep(Message("b", b"x"))
+
+
+def test_there_is_room_for_so_many_octets_only() -> None:
+    retained = Retained(most_octets=12)  # names count
+    assert retained.keep(Message("a", b"x" * 6))
+    assert not retained.keep(Message("b", b"x" * 5))
+    assert retained.keep(Message("b", b"x" * 4))
+    assert not retained.keep(Message("a", b"x" * 7))
+    assert bodies(retained.find("a")) == [b"x" * 6]
+    assert retained.size == 12
+    retained.most_octets = 5  # of a changed configuration
+    assert retained.keep(Message("a", b"x" * 5))
+    assert retained.size == 11

@@ -1,9 +1,12 @@
-"""Batches of rows for tests."""
+"""Batches of rows for tests, and segments in their other form."""
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+import polywire.journal
 from polywire.journal.kinds import KINDS, PROTOCOLS
 from polywire.journal.schema import KIND_VALUES, PROTOCOL_VALUES, SCHEMA, node_values
 
@@ -41,6 +44,18 @@ def rows(first: int, count: int, *, node: str = NODE, body: bytes = b"", **colum
         else:
             made.append(pa.array(columns.get(field.name, defaults.get(field.name, [None] * count)), field.type))
     return pa.RecordBatch.from_arrays(made, schema=SCHEMA)
+
+
+def compact(folder: Path, first_offset: int, row_group_size: int = 2) -> None:
+    """Put the closed segment as Parquet in its place."""
+    journal = polywire.journal.open(folder)
+    (segment,) = [found for found in journal.segments() if found.first_offset == first_offset]
+    batches = journal.scan(from_offset=first_offset, to_offset=segment.end_offset)
+    path = folder / segment.name
+    table = pa.Table.from_batches(batches)
+    pq.write_table(table, path.with_suffix(".parquet"), row_group_size=row_group_size, write_page_checksum=True)
+    path.unlink()
+    path.with_suffix(".index").unlink()
 
 
 def _coded(codes: list[int | None] | list[int], values: Any) -> Any:

@@ -126,6 +126,16 @@ def test_the_first_message_that_is_not_taken_ends_it(channel: str) -> None:
     assert ("b", b"") not in target.got
 
 
+def test_what_is_under_way_when_one_is_not_taken_is_waited_for() -> None:
+    target = Recorder()
+    seen: list[Replayed] = []
+    with pytest.raises(ReplayError) as caught:
+        run(target, row(4, "a"), row(5, "refused"), row(6, "b"), row(7, "raises"), row(8, "c"), told=seen.append)
+    assert caught.value.offset == 5
+    assert [channel for channel, _ in target.got] == ["a", "refused", "b"]
+    assert (seen[-1].published, seen[-1].failed, seen[-1].offset) == (2, 2, 7)
+
+
 def test_told_to_keep_going_it_counts_what_was_not_taken() -> None:
     target = Recorder()
     done = run(target, row(4, "a"), row(5, "refused"), row(6, "raises"), row(7, "b"), keep_going=True)

@@ -60,6 +60,12 @@ def test_the_active_segment_stays_whatever_the_limits() -> None:
     assert deleted(KeepLimits(octets=1), state_offset=1000, count=1) == []
 
 
+def test_the_newest_segment_stays_even_when_it_is_closed() -> None:
+    closed = [Piece(each.first_offset, each.end_offset, each.octets, each.max_time) for each in pieces(3)]
+    plan = plan_retention(closed, KeepLimits(octets=1), now=NOW, state_offset=1000)
+    assert [piece.first_offset for piece in plan.delete] == [0, 100]
+
+
 def test_what_the_hub_needs_to_start_stays() -> None:
     plan = plan_retention(pieces(), KeepLimits(octets=1), now=NOW, state_offset=250)
     assert [piece.first_offset for piece in plan.delete] == [0, 100]

@@ -7,8 +7,8 @@ import pytest
 
 import polywire.journal
 from polywire.journal import CorruptBatch, Log, Split
-from tests.journal.rows import NODE, rows
-from tests.journal.test_reader import column, compact
+from tests.journal.rows import NODE, compact, rows
+from tests.journal.test_reader import column
 from tests.journal.test_recovery import entries_of, flip
 
 

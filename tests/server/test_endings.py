@@ -118,6 +118,30 @@ def test_what_is_under_way_is_finished_and_what_is_new_refused() -> None:
         assert hub.process.wait(20) == 0
 
 
+def test_nothing_more_is_taken_from_queues_while_the_hub_goes_down() -> None:
+    with contextlib.ExitStack() as stack:
+        hub = stack.enter_context(running_hub("limits.in_flight=1"))
+        sabc, by_mqtt = (stack.enter_context(line_to(hub, listener)) for listener in ("sabc", "mqtt"))
+        session = subscribe(sabc, "sabc", "a")
+        subscribe(by_mqtt, "mqtt", "a")
+        sabc.send(wire(f"MESSAGE\nsession-id::{session}\nmsg-id::2\nop::subscribe\ndestination::queue/one\n\n\n\n^@"))
+        assert b"ref-msg-id::2" in sabc.until(b"\0")
+        by_mqtt.send(mqtt.encode(mqtt.Subscribe(2, (("queue/other", 1),))))
+        by_mqtt.expect(mqtt.encode(mqtt.Suback(2, (1,))))
+        publisher = Fmqp(stack.enter_context(connected(hub.addresses["fmqp"])))
+        for queue in ("queue/one", "queue/other"):
+            publisher.say(fmqp.Publication(queue, b"first"), fmqp.Publication(queue, b"second"))
+        assert b"\r\n\r\nfirst" in sabc.until(b"\0")
+        by_mqtt.expect(mqtt.encode(mqtt.Publish("queue/other", b"first", qos=1, packet_id=1)))
+        hub.process.send_signal(signal.SIGTERM)
+        hub.wait_for_log("draining")
+        sabc.send(wire(f"MESSAGE\nsession-id::{session}\nref-msg-id::1\n\n\n\n^@"))
+        by_mqtt.send(mqtt.encode(mqtt.Puback(1)))
+        assert sabc.ended() == [disconnecting(session)]
+        assert by_mqtt.ended() == [b""]
+        assert hub.process.wait(20) == 0
+
+
 def test_the_end_waits_no_longer_than_the_drain_time() -> None:
     with running_hub("limits.drain_time=0.5") as hub, line_to(hub, "umq") as provider, line_to(hub, "umq") as caller:
         for line in (provider, caller):

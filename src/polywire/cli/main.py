@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 import polywire
-from polywire.cli import config, user
+from polywire.cli import config, journal, user
+from polywire.cli.decode import decode, decode_epilog
 from polywire.cli.options import ConfigFile, Insecure, Sets, config_errors_reported, examples
 from polywire.server.config import load
 
@@ -24,6 +25,8 @@ app = typer.Typer(
 # Groups of commands, one file each: mount another one here.
 app.add_typer(config.app, name="config")
 app.add_typer(user.app, name="user")
+app.add_typer(journal.app, name="journal")
+app.command(epilog=decode_epilog)(decode)
 
 
 def _print_version(wanted: bool) -> None:

@@ -23,11 +23,14 @@ from polywire.journal.kinds import WILL_FLAG
 from polywire.protocols.frame import Run
 
 MAX_VIEWS: Final = 4096
+MAX_QUEUES: Final = 10_000
+NO_QUEUE: Final = "the hub has no room for another queue"
 QUEUE_PREFIX: Final = "queue/"
 
 FORBIDDEN: Final = "forbidden"
 SERVICE_CHANNEL: Final = "service-channel"
 QUEUE_FULL: Final = "queue-full"
+TOO_MANY_QUEUES: Final = "too-many-queues"
 RETAINED_FULL: Final = "retained-full"
 TOO_DEEP: Final = "too-deep"
 DRAINING: Final = "draining"
@@ -69,6 +72,7 @@ class Hub:
         self.queues: Final[dict[str, Queue]] = {}
         self.queue_messages = MAX_MESSAGES
         self.queue_octets = MAX_OCTETS
+        self.most_queues = MAX_QUEUES
         self.draining = False
         self.on_presence: list[Callable[[int], None]] = []
         self.on_signal: Callable[[str], None] | None = None
@@ -150,6 +154,8 @@ class Hub:
             return FORBIDDEN
         if channel == "$" or channel.startswith("$/"):
             return SERVICE_CHANNEL
+        if is_queue(channel) and not self.takes_queue(channel):
+            return TOO_MANY_QUEUES
         if is_too_deep(channel):
             return TOO_DEEP
         if self.recorder is not None and self.recorder.failed and (acknowledged or self.strict):
@@ -229,6 +235,17 @@ class Hub:
     def forget_views(self) -> None:
         """The access rules have changed: what was allowed is looked up anew."""
         self._views.clear()
+
+    def takes_queue(self, channel: str) -> bool:
+        """Whether the queue of this channel is there, or there is room for another."""
+        return len(self.queues) < self.most_queues or channel[len(QUEUE_PREFIX) :] in self.queues
+
+    def stop_work(self) -> None:
+        """The hub goes down: queues hand out nothing more, and no calls begin."""
+        self.draining = True
+        self.services.draining = True
+        for queue in self.queues.values():
+            queue.stopped = True
 
     def subscribe(self, client: Client, key: object, subscription: Subscription) -> list[Message]:
         """Add a subscription under the session's own ``key``. Returns the retained messages it is to get first."""
@@ -321,7 +338,7 @@ class _Resolver:
 
 
 def is_queue(channel: str) -> bool:
-    """Whether what is published there goes into a queue."""
+    """Whether a channel, or a subscription to it, is a queue's; a pattern never is."""
     return channel.startswith(QUEUE_PREFIX) and is_literal(channel)
 
 

@@ -66,6 +66,7 @@ class Queue:
         self.octets = 0
         self.refused: i64 = 0
         self.on_ack: Callable[[str, int], None] | None = None  # the journal's
+        self.stopped = False  # nothing is handed out any more
         self._next = 0
         self._waiting: Final[deque[Delivery]] = deque()
         self._unwanted: list[Delivery] = []  # by nobody who is here
@@ -163,6 +164,8 @@ class Queue:
 
     def dispatch(self) -> None:
         """Hand out as much as the consumers have room for."""
+        if self.stopped:
+            return
         if self._dispatching:
             return  # a consumer that acknowledges at once comes here from below; the loop goes on anyway
         self._dispatching = True

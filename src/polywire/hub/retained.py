@@ -11,14 +11,16 @@ from polywire.hub.message import Message
 from polywire.hub.trie import Trie
 
 MAX_MESSAGES: Final = 1_000_000
+MAX_OCTETS: Final = 256 * 1024 * 1024
 
 
 @final
 class Retained:
-    """Kept messages by channel, at most ``limit`` of them."""
+    """Kept messages by channel, at most ``limit`` of them with at most ``most_octets`` together."""
 
-    def __init__(self, *, limit: int = MAX_MESSAGES) -> None:
+    def __init__(self, *, limit: int = MAX_MESSAGES, most_octets: int = MAX_OCTETS) -> None:
         self.limit = limit
+        self.most_octets = most_octets
         self.size = 0
         self._messages: Final[dict[str, Message]] = {}
         self._names: Final[Trie[str]] = Trie()
@@ -27,7 +29,7 @@ class Retained:
         return len(self._messages)
 
     def keep(self, message: Message) -> bool:
-        """Keep the message, or with an empty body clear its channel. False where there is no room for another."""
+        """Keep the message, or with an empty body clear its channel. False where there is no room for it."""
         channel = message.channel
         old = self._messages.get(channel)
         if not message.body and not message.attachments:
@@ -36,14 +38,15 @@ class Retained:
                 self._names.discard(channel, channel)
                 self.size -= old.size()
             return True
+        size = self.size + message.size() - (0 if old is None else old.size())
+        if size > self.most_octets and size > self.size:
+            return False
         if old is None:
             if len(self._messages) >= self.limit:
                 return False
             self._names.add(channel, channel)
-        else:
-            self.size -= old.size()
         self._messages[channel] = message
-        self.size += message.size()
+        self.size = size
         return True
 
     def get(self, channel: str) -> Message | None:

@@ -80,7 +80,7 @@ class ActiveSegment:
         try:
             write_at(self._data, octets, self.size)
             if self._sync:
-                os.fdatasync(self._data)
+                sync_data(self._data)
             write_at(self._index, memoryview(pack_entry(entry)), self._index_size)
         except OSError:
             with contextlib.suppress(OSError):
@@ -122,6 +122,11 @@ class ActiveSegment:
             os.ftruncate(self._index, self._index_size)
             os.ftruncate(self._data, self.size)
             self._leftovers = False
+
+
+def sync_data(descriptor: int) -> None:
+    """Have the file's data, and its size, on the disk; its times may wait, where the system can tell them apart."""
+    getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
 def write_at(descriptor: int, octets: memoryview, position: int) -> None:

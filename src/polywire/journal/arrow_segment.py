@@ -31,7 +31,7 @@ class ArrowSegment:
         self.name: Final = file.name
         self.first_offset: Final = file.first_offset
         self.newest: Final = behind is None
-        self.size: Final = size
+        self.size = size
         self.storage: Final = storage
         self._behind: Final = behind
         self.damage: list[CorruptBatch] = []
@@ -101,11 +101,20 @@ class ArrowSegment:
         if self.newest and self.storage.being_written():
             self.entries = known or []
             self._from_index = True
-        elif known and self._complete(known):
+            return
+        if not (known and self._complete(known)):
+            self._measure()
+        if known and self._complete(known):
             self.entries = known
             self.ended = known[-1].end < self.size
         else:
             self._look(known or [])
+
+    def _measure(self) -> None:
+        """A list of files is not of one moment: where a segment stands behind this one, it is longer than listed."""
+        if not self.newest:
+            with self.storage.open(self.name) as file:
+                self.size = file.size()
 
     def _read_index(self) -> list[Entry] | None:
         try:

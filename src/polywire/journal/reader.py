@@ -99,7 +99,7 @@ class Journal:
 
         Offsets and times end before ``to_offset`` and ``to_time``. ``channels`` are patterns. A batch that can't be
         read raises ``CorruptBatch``, is skipped, or becomes a row of kind ``gap``. ``state_only`` leaves out batches
-        in which nothing is that the hub's state is made of; beside such rows there may be others.
+        in which nothing is that the hub's state is made of, as far as an index tells: compacted segments have none.
         """
         query = make_query(
             columns=columns,
@@ -226,9 +226,12 @@ class Journal:
         return look()
 
 
-def open_journal(place: str | Path, *, filesystem: Any = None) -> Journal:
-    """The journal in this folder, or under this URI, or at this path of a ``pyarrow.fs`` file system."""
-    return Journal(find_storage(place, filesystem))
+def open_journal(place: str | Path, *, filesystem: Any = None, token: str | None = None) -> Journal:
+    """The journal in this folder, under this URI, of the hub at this address, or in a ``pyarrow.fs`` file system.
+
+    ``token`` is what a hub that has logins wants to see.
+    """
+    return Journal(find_storage(place, filesystem, token))
 
 
 def _describe(segment: StoredSegment) -> Segment:

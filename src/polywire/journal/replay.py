@@ -22,6 +22,8 @@ KINDS: Final = ("publish", "enqueue")
 IN_FLIGHT: Final = 1000
 """Messages that may wait for their acknowledgement at once."""
 
+ERRORS_KEPT: Final = 10
+
 Header = str | int | float | datetime
 
 
@@ -47,8 +49,9 @@ class ReplayError(PolywireError):
 class Replayed:
     """How far a replay is.
 
-    ``published`` were taken, ``failed`` were not, ``skipped`` begin with ``$`` and belong to the hub they were
-    published on, ``stripped`` went without the attachments they had. ``offset`` and ``time`` are the last row's.
+    ``published`` were taken, ``failed`` were not (``errors`` are the first of them), ``skipped`` begin with ``$`` and
+    belong to the hub they were published on, ``stripped`` went without the attachments they had. ``offset`` and
+    ``time`` are the last row's.
     """
 
     published: int = 0
@@ -94,25 +97,35 @@ async def replay(
 ) -> Replayed:
     """Publish the rows of ``batches`` (``COLUMNS``, of ``KINDS``) in their order, and wait for their acknowledgements.
 
-    The time between two messages is as it was, divided by ``speed``; None is as fast as the target takes them. The
-    first message that is not taken ends it with a ``ReplayError``, unless ``keep_going``. ``told`` is called with the
-    same object again and again.
+    The time between two messages is as it was, divided by ``speed``; None is as fast as the target takes them. A
+    message that is not taken ends it with a ``ReplayError``, unless ``keep_going``; those that are under way by then
+    (``in_flight`` at most) are waited for. ``told`` is called with the same object again and again.
     """
     done = Replayed()
     waiting: deque[tuple[int, str, int, Awaitable[object]]] = deque()
     pace = None if speed is None else _Pace(speed)
 
+    def failed(offset: int, channel: str, cause: Exception) -> None:
+        failure = ReplayError(offset, channel, cause)
+        failure.__cause__ = cause
+        done.failed += 1
+        if len(done.errors) < ERRORS_KEPT:
+            done.errors.append(failure)
+
     async def settle(most: int) -> None:
-        while len(waiting) > most:
+        """Wait until no more than ``most`` are under way; all of them, once one failed that must not."""
+        while len(waiting) > (0 if done.failed and not keep_going else most):
             offset, channel, size, receipt = waiting.popleft()
             try:
                 await receipt
             except (PolywireError, OSError) as error:
-                done.failed += 1
-                _failed(done, ReplayError(offset, channel, error), error, keep_going=keep_going)
+                failed(offset, channel, error)
             else:
                 done.published += 1
                 done.octets += size
+        if done.failed and not keep_going:
+            _tell(told, done)
+            raise min(done.errors, key=lambda failure: failure.offset)
 
     while (batch := await asyncio.to_thread(next, batches, None)) is not None:
         for row in batch.to_pylist():
@@ -135,10 +148,9 @@ async def replay(
                     retain=bool(row["flags"] & RETAIN_FLAG),
                 )
             except (PolywireError, OSError) as error:
-                done.failed += 1
-                _failed(done, ReplayError(row["offset"], channel, error), error, keep_going=keep_going)
-                continue
-            waiting.append((row["offset"], channel, len(row["body"]), receipt))
+                failed(row["offset"], channel, error)
+            else:
+                waiting.append((row["offset"], channel, len(row["body"]), receipt))
             await settle(in_flight - 1)
         _tell(told, done)
     await settle(0)
@@ -170,13 +182,6 @@ class _Pace:
         if self._first is None:
             self._first = time
         return self._begin + (time - self._first).total_seconds() / self._speed - self._clock()
-
-
-def _failed(done: Replayed, failure: ReplayError, cause: Exception, *, keep_going: bool) -> None:
-    if not keep_going:
-        raise failure from cause
-    if len(done.errors) < 10:
-        done.errors.append(failure)
 
 
 def _tell(told: Callable[[Replayed], None] | None, done: Replayed) -> None:

@@ -1,6 +1,6 @@
 """What of the journal may go: a pure function from segments, limits and what is still needed to what to delete.
 
-Whole segments go, the oldest first, as long as a limit is passed. Never the active one, never what the hub needs to
+Whole segments go, the oldest first, as long as a limit is passed. Never the newest one, never what the hub needs to
 come back after a crash, and never what a named reader still needs, unless the limits say so. ``housekeeping.py`` does
 what is planned here.
 """
@@ -81,7 +81,7 @@ def plan_retention(
     octets = sum(segment.octets for segment in segments)
     delete: list[Segment_co] = []
     held: tuple[str, ...] = ()
-    for segment in segments:
+    for segment in segments[:-1]:  # the newest tells the next writer where to go on, whatever is in it
         too_large = limits.octets > 0 and octets > limits.octets
         too_old = limits.seconds > 0 and (segment.max_time is None or segment.max_time < oldest)
         if not segment.closed or not (too_large or too_old):

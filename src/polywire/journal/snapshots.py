@@ -22,8 +22,8 @@ from polywire.journal.schema import PLAIN_SCHEMA
 from polywire.journal.segments import STATE, segment_name, sync_folder
 from polywire.journal.state import KEYS, NO_ROWS, fold, references, resolve
 
-KEPT: Final = 2
-"""How many snapshots stay: the newest, and one to fall back on."""
+UNFINISHED: Final = "state-unfinished"
+"""The suffix of a snapshot that is being written."""
 
 NEAR: Final = 65536
 """Rows that are wanted and at most so far apart are read in one go."""
@@ -60,18 +60,20 @@ def state_of(folder: Path, *, to_offset: int | None = None) -> State:
     old = base.rows.filter(pc.is_in(base.rows["offset"], value_set=offsets))
     new = _rows_at(journal, offsets.filter(pc.greater_equal(offsets, base.offset)), PLAIN_SCHEMA.names)
     found = pa.concat_tables([old, new])
-    messages = _rows_at(journal, references(found), ["offset", "body"])
+    # What a delivery stands for may be a retained message of long ago, whose segment is gone; then the base has it.
+    columns = ["offset", "body"]
+    messages = pa.concat_tables([_rows_at(journal, references(found), columns), base.rows.select(columns)])
     return State(end, resolve(found, messages), rows.num_rows)
 
 
 def save(folder: Path, state: State) -> Path:
-    """Write a snapshot, whole or not at all, and remove those that are not needed any more."""
+    """Write a snapshot, whole or not at all."""
     sink = pa.BufferOutputStream()
     with ipc.new_stream(sink, PLAIN_SCHEMA, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_table(state.rows)
     octets = sink.getvalue()
     path = folder / segment_name(state.offset, STATE)
-    unfinished = path.with_suffix(".state-unfinished")
+    unfinished = path.with_suffix(f".{UNFINISHED}")
     with unfinished.open("wb") as file:
         file.write(octets)
         file.write(_TRAILER.pack(_MAGIC, zlib.crc32(octets)))
@@ -79,8 +81,6 @@ def save(folder: Path, state: State) -> Path:
         os.fsync(file.fileno())
     unfinished.rename(path)
     sync_folder(folder)
-    for old in _snapshots(folder)[KEPT:]:
-        old.unlink(missing_ok=True)
     return path
 
 

@@ -59,10 +59,14 @@ class FileStorage:
         return self.root
 
 
-def find_storage(place: str | Path, filesystem: Any = None) -> Storage:
-    """The storage that a path, or a URI, means."""
+def find_storage(place: str | Path, filesystem: Any = None, token: str | None = None) -> Storage:
+    """The storage that a path, a URI, or a hub's address means; ``token`` is shown to a hub."""
     if filesystem is not None:
         return FileStorage(filesystem, str(place).rstrip("/"))
+    if isinstance(place, str) and place.startswith(("http://", "https://")):
+        from polywire.journal.http import hub_storage  # noqa: PLC0415 - only readers from afar need it
+
+        return hub_storage(place, token=token)
     if isinstance(place, str) and "://" in place:
         try:
             found, root = fs.FileSystem.from_uri(place)

@@ -85,6 +85,11 @@ class Endpoint:
         self.client: Client | None = None
 
     @property
+    def is_closing(self) -> bool:
+        """Whether the last words have been said."""
+        return self._closing
+
+    @property
     def certificate(self) -> Mapping[str, object] | None:
         """The certificate the peer showed, if it did."""
         found = self._transport.get_extra_info("peercert") if self._transport is not None else None
@@ -189,7 +194,7 @@ class Endpoint:
             for data in held:
                 self.deliver(data)
 
-        self._gate.authenticate(login, self.certificate, self._listener, client, finished)
+        self._gate.authenticate(login, self.certificate, self._listener, client.address, finished)
 
     def established(self) -> None:
         """The handshake is over."""

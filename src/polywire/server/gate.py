@@ -80,7 +80,9 @@ class Gate:
         )
         self.hub.queue_messages = limits.queue_messages
         self.hub.queue_octets = limits.queue_octets
+        self.hub.most_queues = limits.queues
         self.hub.retained.limit = limits.retained_messages
+        self.hub.retained.most_octets = limits.retained_octets
         self._admission = admission
         auth = config.auth
         fmqp = auth.listeners.fmqp if auth is not None else None
@@ -89,6 +91,11 @@ class Gate:
         for client in self.hub.clients.values():
             self._regrant(client)
         self.hub.forget_views()
+
+    @property
+    def has_logins(self) -> bool:
+        """Whether clients have to say who they are."""
+        return self._admission.authenticator is not None
 
     def enter(self, endpoint: "Endpoint") -> bool:
         """Let a connection in, unless there are too many or the hub is going down."""
@@ -116,10 +123,10 @@ class Gate:
         login: Login,
         certificate: Mapping[str, object] | None,
         listener: str,
-        client: Client,
+        address: str,
         done: Callable[[Identity | Refusal], None],
     ) -> None:
-        """Find out who a client is; ``done`` is called in the loop, at once where no password has to be hashed."""
+        """Find out who somebody is; ``done`` is called in the loop, at once where no password has to be hashed."""
         admission = self._admission
         authenticator = admission.authenticator
         if authenticator is None:
@@ -128,19 +135,18 @@ class Gate:
         credentials = Credentials(
             login.user, login.password, login.token, certificate, self._listener_users.get(listener, "")
         )
-        address = client.address.rpartition(":")[0] or client.address
         if not authenticator.needs_thread(credentials):
             # Who claims to be nobody guesses no password, and need not wait for those who do.
-            done(self._outcome(admission, authenticator, credentials, address, client))
+            done(self._outcome(admission, authenticator, credentials, address))
             return
-        wait = authenticator.retry_after(address, self.loop.time())
+        wait = authenticator.retry_after(_host(address), self.loop.time())
         if wait > 0:
             done(Refusal("too many failed logins from this address", wait))
         elif self._waiting >= LOGINS_WAITING:
             done(Refusal("too many logins at once", 1.0))
         else:
             self._waiting += 1
-            future = self._threads.submit(self._outcome, admission, authenticator, credentials, address, client)
+            future = self._threads.submit(self._outcome, admission, authenticator, credentials, address)
             future.add_done_callback(lambda ended: self._back(ended, done))
 
     def close(self) -> None:
@@ -176,20 +182,15 @@ class Gate:
             self.loop.call_soon_threadsafe(deliver)
 
     def _outcome(
-        self,
-        admission: Admission,
-        authenticator: Authenticator,
-        credentials: Credentials,
-        address: str,
-        client: Client,
+        self, admission: Admission, authenticator: Authenticator, credentials: Credentials, address: str
     ) -> Identity | Refusal:
         try:
-            return admission.with_groups(authenticator.authenticate(credentials, address, self.loop.time()))
+            return admission.with_groups(authenticator.authenticate(credentials, _host(address), self.loop.time()))
         except Throttled as error:
             return Refusal("too many failed logins from this address", error.retry_after)
         except LoginError as error:
             user = error.user[:NAME_SHOWN]
-            self._failed.warn("login of %r from %s failed: %s", user, client.address, error.cause)
+            self._failed.warn("login of %r from %s failed: %s", user, address, error.cause)
             return Refusal("login failed")
 
     def _regrant(self, client: Client) -> None:
@@ -198,3 +199,8 @@ class Gate:
         for subscription in client.subscriptions.values():
             if not client.grants.may_subscribe(subscription.pattern, dollar=subscription.dollar):
                 self.hub.table.discard(subscription)
+
+
+def _host(address: str) -> str:
+    """What failed logins are counted by: the address without its port."""
+    return address.rpartition(":")[0] or address

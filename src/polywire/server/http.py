@@ -1,10 +1,15 @@
-"""HTTP for operators: ``/healthz``, ``/readyz`` and ``/metrics``."""
+"""HTTP for operators: pages that are made at once, and trees of files that are sent as the client takes them."""
 
 import asyncio
-from collections.abc import Callable
-from typing import cast
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, Self, cast
 
 import h11
+
+from polywire.hub.access import Identity
 
 PATIENCE = 10.0
 """Seconds a client may take for its request, and between two of them."""
@@ -17,17 +22,84 @@ MAX_BODY = 64 * 1024
 MAX_CONNECTIONS = 32
 """Connections at once; one more takes the place of the oldest, so that a flood does not keep an operator out."""
 
+log = logging.getLogger("polywire.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of a tree. ``path`` is what follows the tree's own; names of ``headers`` are in lower case."""
+
+    path: str
+    headers: Mapping[str, str]
+    address: str
+
+
+class Parts(Protocol):
+    """A body that comes in parts. Not a generator: one that never began would not be closed."""
+
+    def __aiter__(self) -> Self:
+        """Itself."""
+
+    async def __anext__(self) -> bytes:
+        """The next part."""
+
+    async def aclose(self) -> None:
+        """No more is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a tree answers. Where there are ``parts``, they are the body, ``length`` octets in all."""
+
+    status: int
+    content_type: str
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+    parts: Parts | None = None
+    length: int = 0
+
+
+class Post(Protocol):
+    """Something that takes what is sent to it, up to ``limit`` octets, from whom it admits."""
+
+    @property
+    def limit(self) -> int:
+        """How many."""
+
+    async def admit(self, request: Request) -> Identity | Reply:
+        """Who sends, before anything of it is read; or why nothing is taken."""
+
+    async def take(self, request: Request, who: Identity, body: bytes) -> Reply:
+        """The answer to what was sent."""
+
+
 Answer = tuple[int, str, bytes]
 Handler = Callable[[], Answer]
+Tree = Callable[[Request], Awaitable[Reply]]
 HttpConnections = dict["HttpProtocol", None]
 """The connections there are, the oldest first."""
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One HTTP connection; ``h11`` does the protocol."""
+    """One HTTP connection; ``h11`` does the protocol.
 
-    def __init__(self, handlers: dict[str, Handler], connections: HttpConnections) -> None:
+    ``handlers`` are pages by their paths, ``trees`` what is below paths that end with a slash, ``posts`` where
+    something can be sent.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        connections: HttpConnections,
+        trees: Mapping[str, Tree] | None = None,
+        posts: Mapping[str, Post] | None = None,
+    ) -> None:
         self._handlers = handlers
+        self._trees = trees or {}
+        self._posts = posts or {}
+        self._taker: Post | None = None
+        self._who: Identity | None = None
+        self._sent: list[bytes] = []
         self._connections = connections
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=16 * 1024)
         self._transport: asyncio.Transport | None = None
@@ -37,6 +109,9 @@ class HttpProtocol(asyncio.Protocol):
         self._full = False
         self._answered = float("-inf")
         self._pacing: asyncio.TimerHandle | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._work: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
@@ -51,17 +126,21 @@ class HttpProtocol(asyncio.Protocol):
         for timer in (self._timer, self._pacing):
             if timer is not None:
                 timer.cancel()
+        if self._work is not None:
+            self._work.cancel()
         self._connections.pop(self, None)
         self._transport = None
 
     def pause_writing(self) -> None:
         """The client does not read its answers: give it no more of them."""
         self._full = True
+        self._room.clear()
         self._hold()
 
     def resume_writing(self) -> None:
         """It reads on."""
         self._full = False
+        self._room.set()
         self._go_on()
 
     def abort(self) -> None:
@@ -80,19 +159,37 @@ class HttpProtocol(asyncio.Protocol):
         return False
 
     def _advance(self) -> None:
-        while self._transport is not None and not self._full and self._pacing is None:
+        while self._transport is not None and self._is_free():
             event = self._http.next_event()
             if event is h11.NEED_DATA or event is h11.PAUSED:
                 return
             if isinstance(event, h11.Request):
                 self._request, self._body = event, 0
+                self._taker, self._who, self._sent = self._posts.get(_path(event)), None, []
+                if self._taker is not None and event.method == b"POST":
+                    self._hold()
+                    self._work = asyncio.get_running_loop().create_task(self._admit(self._taker, event))
+                    return
             elif isinstance(event, h11.Data):
                 self._body += len(event.data)
-                if self._body > MAX_BODY:
+                if self._taker is not None and self._who is not None:
+                    self._sent.append(bytes(event.data))
+                    self._rearm()
+                if self._body > (MAX_BODY if self._taker is None or self._who is None else self._taker.limit):
                     self._answer((413, "text/plain", b"the request is too large\n"), close=True)
                     return
             elif isinstance(event, h11.EndOfMessage) and self._request is not None:
                 loop = asyncio.get_running_loop()
+                path = _path(self._request)
+                if self._taker is not None and self._who is not None:
+                    self._hold()
+                    self._work = loop.create_task(self._take(self._taker, self._request, self._who))
+                    return
+                root = next((root for root in self._trees if path.startswith(root)), None)
+                if root is not None:
+                    self._hold()
+                    self._work = loop.create_task(self._reply_from(self._trees[root], path[len(root) :], self._request))
+                    return
                 if loop.time() < self._answered + PACE:
                     self._hold()
                     self._pacing = loop.call_at(self._answered + PACE, self._paced)
@@ -105,6 +202,80 @@ class HttpProtocol(asyncio.Protocol):
 
     def _reply(self, request: h11.Request) -> None:
         self._answer(self._handle(request))
+        self._answered_whole()
+
+    async def _admit(self, taker: Post, request: h11.Request) -> None:
+        """Find out who sends, before more is read of it."""
+        try:
+            who = await taker.admit(self._asked(request, ""))
+        except Exception:
+            log.exception("who sends to %r could not be found out", _path(request)[:100])
+            self.abort()
+            return
+        finally:
+            self._work = None
+        if isinstance(who, Reply):
+            self._answer((who.status, who.content_type, who.body), close=True)
+            return
+        self._who = who
+        self._go_on()
+
+    async def _take(self, taker: Post, request: h11.Request, who: Identity) -> None:
+        """Let a taker answer what was sent."""
+        body, self._sent = b"".join(self._sent), []
+        try:
+            self._rearm(None)
+            await self._send(await taker.take(self._asked(request, ""), who, body), head=False)
+        except Exception:
+            log.exception("what was sent to %r could not be taken", _path(request)[:100])
+            self.abort()
+            return
+        finally:
+            self._work = None
+        self._answered_whole()
+        self._go_on()
+
+    def _asked(self, request: h11.Request, path: str) -> Request:
+        transport = self._transport
+        peer = transport.get_extra_info("peername") if transport is not None else None
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
+        return Request(path, headers, f"{peer[0]}:{peer[1]}" if peer else "")
+
+    async def _reply_from(self, tree: Tree, path: str, request: h11.Request) -> None:
+        """Let a tree answer, at the pace of the client."""
+        self._rearm()
+        try:
+            if request.method in {b"GET", b"HEAD"}:
+                reply = await tree(self._asked(request, path))
+            else:
+                reply = Reply(405, "text/plain", b"only GET and HEAD are answered here\n")
+            await self._send(reply, head=request.method == b"HEAD")
+        except Exception:
+            # Whatever it is, the hub goes on without this answer.
+            log.exception("an HTTP request for %r failed", path[:100])
+            self.abort()
+            return
+        finally:
+            self._work = None
+        self._answered_whole()
+        self._go_on()
+
+    async def _send(self, reply: Reply, *, head: bool) -> None:
+        length = reply.length if reply.parts is not None else len(reply.body)
+        headers = [("content-type", reply.content_type), ("content-length", str(length)), *reply.headers]
+        self._write(h11.Response(status_code=reply.status, headers=headers))
+        if reply.parts is not None:
+            async with contextlib.aclosing(reply.parts) as parts:
+                if not head:
+                    async for part in parts:
+                        self._write(h11.Data(data=part))
+                        self._rearm()
+                        await self._room.wait()
+        elif not head:
+            self._write(h11.Data(data=reply.body))
+        self._write(h11.EndOfMessage())
+
+    def _answered_whole(self) -> None:
         if self._http.our_state is not h11.DONE:
             self._close()
             return
@@ -130,15 +301,17 @@ class HttpProtocol(asyncio.Protocol):
             self._advance()
         except h11.RemoteProtocolError as error:
             self._refuse(error)
-        free = not self._full and self._pacing is None
-        if free and self._transport is not None and not self._transport.is_closing():
+        if self._is_free() and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
+    def _is_free(self) -> bool:
+        """Whether the next request may be looked at."""
+        return not self._full and self._pacing is None and self._work is None
+
     def _handle(self, request: h11.Request) -> Answer:
-        path = request.target.decode(errors="replace").partition("?")[0]
-        handler = self._handlers.get(path)
+        handler = self._handlers.get(_path(request))
         if handler is None:
-            words = f"no such page; there is {', '.join(self._handlers)}\n"
+            words = f"no such page; there is {', '.join((*self._handlers, *self._trees, *self._posts))}\n"
             return 404, "text/plain", words.encode()
         if request.method not in {b"GET", b"HEAD"}:
             return 405, "text/plain", b"only GET and HEAD are answered here\n"
@@ -173,7 +346,11 @@ class HttpProtocol(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _rearm(self) -> None:
+    def _rearm(self, seconds: float | None = PATIENCE) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self.abort)
+        self._timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.abort)
+
+
+def _path(request: h11.Request) -> str:
+    return request.target.decode(errors="replace").partition("?")[0]

@@ -7,6 +7,7 @@ it is there already, and nobody gets a message twice.
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,10 +21,14 @@ from polywire.hub.message import Message
 from polywire.hub.outbox import Nowhere, Outbox
 from polywire.journal.kinds import HTTP
 from polywire.server.gate import Gate
+from polywire.server.http import Reply, Request
+from polywire.server.http_door import HttpDoor, words
 from polywire.server.parts import PREFIX, Part, applied_parts
 from polywire.server.restoring import headers_of
 
 MAX_QUERY: Final = 200
+LEAST: Final = 8 << 20
+OVERHEAD: Final = 1 << 20
 SCHEMA: Final[Any] = pa.schema(
     [
         pa.field("channel", pa.utf8(), nullable=False),
@@ -47,7 +52,7 @@ class Rejected(Exception):  # noqa: N818 - what happened to the part
         self.reason = reason
 
 
-def read_part(headers: dict[str, str]) -> Part:
+def read_part(headers: Mapping[str, str]) -> Part:
     """The part that a request's headers name."""
     query = headers.get("polywire-query", "")
     if not 0 < len(query) <= MAX_QUERY:
@@ -91,12 +96,34 @@ def read_messages(body: bytes, hub: Hub, origin: int) -> list[Message]:
 
 
 class Ingest:
-    """Applies parts, one after the other."""
+    """Applies parts, one after the other: what is behind ``POST /publish``."""
 
-    def __init__(self, hub: Hub, gate: Gate) -> None:
-        self._hub = hub
+    def __init__(self, gate: Gate, *, local: bool) -> None:
+        self._hub = gate.hub
         self._gate = gate
+        self._door = HttpDoor(gate, local=local)
         self._turn = asyncio.Lock()
+
+    @property
+    def limit(self) -> int:
+        """Octets of a part: the largest message, and what is around it."""
+        return max(self._gate.limits.message_size, LEAST) + OVERHEAD
+
+    async def admit(self, request: Request) -> Identity | Reply:
+        """Who publishes."""
+        try:
+            read_part(request.headers)
+        except Rejected as error:
+            return words(error.status, error.reason)
+        return await self._door.who(request)
+
+    async def take(self, request: Request, who: Identity, body: bytes) -> Reply:
+        """Apply the part, and say whether that was needed."""
+        try:
+            applied = await self.apply(read_part(request.headers), body, who)
+        except Rejected as error:
+            return words(error.status, error.reason)
+        return Reply(200, "application/json", json.dumps({"applied": applied}).encode() + b"\n")
 
     async def apply(self, part: Part, body: bytes, who: Identity) -> bool:
         """Publish a part's messages. False where that was done before; ``Rejected`` where it can't be."""
@@ -146,8 +173,3 @@ class Ingest:
         self._hub.safe(lambda: safe.set_result(True), lambda: safe.set_result(False))
         if not await safe:
             raise Rejected(503, UNWRITABLE)
-
-
-def answer(applied: bool) -> bytes:
-    """What the sender is told."""
-    return json.dumps({"applied": applied}).encode() + b"\n"

@@ -5,7 +5,9 @@ import logging
 import socket
 
 from polywire.hub.hub import Hub
+from polywire.journal.housekeeping import Housekeeping
 from polywire.journal.log import Log
+from polywire.journal.retention import KeepLimits
 from polywire.journal.snapshots import save, state_of
 from polywire.server.config.schema import Journal
 from polywire.server.gate import Gate
@@ -23,6 +25,9 @@ class JournalKeeper:
 
     def __init__(self, config: Journal, hub: Hub, gate: Gate, loop: asyncio.AbstractEventLoop) -> None:
         node = config.node or socket.gethostname()
+        self._folder = config.path
+        self._gate = gate
+        self._rolled: int | None = None
         journal = Log(config.path, node=node, fsync=config.fsync, segment_octets=config.segment_size)
         try:
             state = state_of(config.path, to_offset=journal.next_offset)
@@ -31,14 +36,31 @@ class JournalKeeper:
         except BaseException:
             journal.close()
             raise
-        self._gate = gate
+        limits = KeepLimits(config.keep_size, config.keep_time, for_readers=config.keep_for_readers)
+        self._housekeeping = Housekeeping(config.path, limits, compact=config.compact, before=self._snapshot)
+        journal.on_roll = self._segment_closed
         self._journaling = Journaling(hub, journal, loop, fsync=config.fsync, strict=config.on_failure == "refuse")
         counts = restore(hub, state.rows.to_pylist(), gate.limits)
         gate.journaling = self._journaling
         words = "journal %s, %d rows; put back: %d retained messages, %d in queues, %d MQTT sessions"
         log.info(words, config.path, journal.next_offset, *counts)
+        self._housekeeping.start()
 
     async def close(self) -> None:
         """Write what is left and let go of the journal."""
         self._gate.journaling = None
+        await asyncio.to_thread(self._housekeeping.stop)
         await self._journaling.close()
+
+    def _segment_closed(self, first_offset: int) -> None:
+        """In the committer's thread: the rows before this offset will not change any more."""
+        self._rolled = first_offset
+        self._housekeeping.kick()
+
+    def _snapshot(self) -> None:
+        """In the housekeeper's thread: write the state down, so that what is before it need not be read at a start."""
+        rolled = self._rolled
+        if rolled is not None:
+            save(self._folder, state_of(self._folder, to_offset=rolled))
+            if self._rolled == rolled:
+                self._rolled = None

@@ -71,6 +71,7 @@ async def _serve(loaded: Loaded, *, insecure: bool) -> int:
     print("ready " + json.dumps(server.ready()), flush=True)  # noqa: T201 - the contract with whoever started us
     await stopping.wait()
     if not at_once.is_set():
+        server.refuse_new_work()  # at once: the log tells what has happened, not what will
         log.info("draining")
         draining = asyncio.create_task(server.drain())
         ended = asyncio.create_task(at_once.wait())

@@ -26,7 +26,7 @@ from polywire.server.config import ConfigError, Loaded, Problem
 from polywire.server.descriptors import connections_left
 from polywire.server.endpoint import Endpoint
 from polywire.server.gate import Gate
-from polywire.server.http import Answer, HttpConnections, HttpProtocol
+from polywire.server.http import Answer, HttpConnections, HttpProtocol, Post, Tree
 from polywire.server.metrics import CONTENT_TYPE, Metrics
 from polywire.server.speaking import Spoken, spoken_by
 from polywire.server.streams import StreamProtocol
@@ -121,8 +121,7 @@ class Server:
             return
         self.gate.open = False
         self._close_listeners()
-        self.hub.draining = True
-        self.hub.services.draining = True
+        self.hub.stop_work()
         self._rpc.drain()
         for endpoint in list(self.gate.connections):
             endpoint.drain()
@@ -172,12 +171,29 @@ class Server:
         if key == "http":
             handlers = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics_page}
             connections: HttpConnections = {}
-            await self._open(key, address, lambda: HttpProtocol(handlers, connections))
+            trees = self._trees(address)
+            posts = self._posts(address)
+            await self._open(key, address, lambda: HttpProtocol(handlers, connections, trees, posts))
             return
         spoken = self._spoken.get(key)
         if spoken is None:
             raise ConfigError([Problem(f'nothing speaks {key} yet; set it to "off"', f"listen.{key}")])
         await self._open(key, address, lambda: StreamProtocol(self._endpoint(key, spoken)))
+
+    def _trees(self, address: Address) -> dict[str, Tree]:
+        wanted = self._loaded.config.journal
+        if not wanted.enabled:
+            return {}
+        from polywire.server.journal_pages import JournalPages  # noqa: PLC0415 - Arrow, only where there is a journal
+
+        return {"/journal/": JournalPages(wanted.path, self.gate, local=address.local)}
+
+    def _posts(self, address: Address) -> dict[str, Post]:
+        if not self._loaded.config.journal.enabled:
+            return {}
+        from polywire.server.ingest import Ingest  # noqa: PLC0415 - as above
+
+        return {"/publish": Ingest(self.gate, local=address.local)}
 
     async def _open(self, key: str, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
         tls = self._tls if address.encrypted else None

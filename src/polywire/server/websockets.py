@@ -94,7 +94,8 @@ class WebSocketListener(WSListener):
         elif kind == WSMsgType.CLOSE:
             self._over = True
             code = frame.get_close_code()
-            transport.send_close(WSCloseCode.OK if code in NOT_ON_THE_WIRE else code)
+            if not self.endpoint.is_closing:  # a closing frame is sent once
+                transport.send_close(WSCloseCode.OK if code in NOT_ON_THE_WIRE else code)
             self.endpoint.close(b"")
         elif kind == WSMsgType.PING:
             # Who pings and does not read is not answered: the answers would pile up.

@@ -277,6 +277,11 @@ def encode(frame: Frame) -> bytes:
     raise LocalProtocolError(f"{type(frame).__name__} is not an FMQP packet", rule="FMQP-36")
 
 
+def publication(topic: str, body: bytes, flags: int) -> bytes:
+    """The packet of a publication, as ``encode`` makes it, for a client that has its parts and no frame."""
+    return _packet(flags, topic, body)
+
+
 def _packet(flags: int, topic: str, body: bytes) -> bytes:
     try:
         name = topic.encode()

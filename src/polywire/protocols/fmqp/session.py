@@ -13,7 +13,7 @@ from polywire.hub.access import Identity
 from polywire.hub.channels import ANY, from_stars, to_stars
 from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
-from polywire.hub.hub import FORBIDDEN, QUEUE_PREFIX, Hub
+from polywire.hub.hub import FORBIDDEN, QUEUE_PREFIX, TOO_MANY_QUEUES, Hub
 from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
 from polywire.hub.peer import Limits, Login, Peer, Refusal
@@ -313,7 +313,9 @@ class FmqpSession:
         self._hub.demand.watch(watcher)
 
     def _consume(self, topic: str) -> None:
-        if topic not in self._consumers:
+        if not self._hub.takes_queue(topic):
+            self._client.counters.drop(TOO_MANY_QUEUES)
+        elif topic not in self._consumers:
             consumer = FmqpConsumer(self._hub.queue(topic[len(QUEUE_PREFIX) :]), self._client)
             self._consumers[topic] = consumer
             consumer.queue.attach(consumer)

@@ -33,5 +33,20 @@ def write(channel: Topic | Queue) -> str:
     return TOPIC_PREFIX + channel.path if isinstance(channel, Topic) else channel.name
 
 
+def covers(subscribed: str, destination: str) -> bool:
+    """Whether who subscribed to one destination, perhaps a pattern, gets the messages to another (MICROMSG-136)."""
+    if subscribed == destination:
+        return True
+    if not (subscribed.startswith(TOPIC_PREFIX) and destination.startswith(TOPIC_PREFIX)):
+        return False
+    pattern, levels = subscribed.split("/"), destination.split("/")
+    if pattern[-1] == "**":
+        pattern.pop()
+        if len(levels) < len(pattern):
+            return False
+        levels = levels[: len(pattern)]
+    return len(pattern) == len(levels) and all(one in {"*", other} for one, other in zip(pattern, levels, strict=True))
+
+
 def _is_service(name: str) -> bool:
     return name == SERVICE_LEVEL or name.startswith("$/")

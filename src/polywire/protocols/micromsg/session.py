@@ -10,7 +10,7 @@ from typing import Final, cast, final
 
 from polywire.hub.access import Identity
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, FORBIDDEN, QUEUE_FULL, UNAVAILABLE, UNWRITABLE, Hub
+from polywire.hub.hub import DRAINING, FORBIDDEN, NO_QUEUE, QUEUE_FULL, TOO_MANY_QUEUES, UNAVAILABLE, UNWRITABLE, Hub
 from polywire.hub.message import Headers, Message
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.protocols.frame import Frame
@@ -265,6 +265,8 @@ class MicromsgSession:
             self._shut_down(UNWRITABLE)
         elif refused == QUEUE_FULL:
             self._refuse(Error(errors.FORBIDDEN, (*named, ("reason", "the queue is full"))))
+        elif refused == TOO_MANY_QUEUES:
+            self._refuse(Error(errors.FORBIDDEN, (*named, ("reason", NO_QUEUE))))
         else:
             self._refuse(Error(errors.NO_SUCH_DESTINATION, (*named, ("reason", refused))))
 

@@ -4,7 +4,7 @@ from collections import deque
 from typing import Final, final
 
 from polywire.hub.client import Client
-from polywire.hub.hub import QUEUE_PREFIX, Hub
+from polywire.hub.hub import NO_QUEUE, QUEUE_PREFIX, Hub, is_queue
 from polywire.protocols.micromsg import commands, places
 from polywire.protocols.micromsg.errors import BAD_FILTER, FORBIDDEN
 from polywire.protocols.micromsg.filters import Filter
@@ -44,6 +44,8 @@ class Receivers:
         if not known and len(client.subscriptions) + len(self._consumers) >= self._limit:
             reason = f"{self._limit} subscriptions are allowed"
             return Error(FORBIDDEN, (("destination", destination), ("limit", str(self._limit)), ("reason", reason)))
+        if is_queue(channel) and not self._hub.takes_queue(channel):
+            return Error(FORBIDDEN, (("destination", destination), ("reason", NO_QUEUE)))
         octets = len(text) if text and condition.clauses else 0
         if self._filter_octets - self._filters.get(channel, 0) + octets > FILTER_OCTETS:
             reason = f"the filters of this connection have more than {FILTER_OCTETS} octets"

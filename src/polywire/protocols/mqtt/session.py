@@ -14,7 +14,7 @@ from mypy_extensions import i64
 
 from polywire.hub.access import Identity
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, QUEUE_FULL, SERVICE_CHANNEL, UNAVAILABLE, Hub
+from polywire.hub.hub import DRAINING, QUEUE_FULL, SERVICE_CHANNEL, TOO_MANY_QUEUES, UNAVAILABLE, Hub
 from polywire.hub.message import Message
 from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
@@ -57,6 +57,7 @@ KEEP_ALIVE: Final = "MQTT-054"
 TOO_LARGE: Final = "MQTT-179"
 WRONG_OWNER: Final = "MQTT-065"
 NANOSECONDS: Final = 1_000_000_000
+NO_ROOM: Final = (QUEUE_FULL, TOO_MANY_QUEUES, UNAVAILABLE)
 
 PINGRESP: Final = encode(Pingresp())
 
@@ -413,7 +414,7 @@ class MqttSession:
             return True
         message = self._message(frame.topic, frame.payload, frame.qos, frame.retain)
         refused = self._hub.publish(message, self._client, acknowledged=frame.qos > 0)
-        return refused is None or refused not in (QUEUE_FULL, UNAVAILABLE)
+        return refused is None or refused not in NO_ROOM
 
     def _refuse_publication(self, frame: Publish) -> None:
         """What can't be taken now: MQTT 3.1.1 says so by not acknowledging, and closing, so that it is sent again."""

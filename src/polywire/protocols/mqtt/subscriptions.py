@@ -4,7 +4,17 @@ from typing import Final, final
 
 from polywire.hub.channels import from_mqtt
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, FORBIDDEN, QUEUE_PREFIX, TOO_DEEP, UNAVAILABLE, Hub, is_queue, is_too_deep
+from polywire.hub.hub import (
+    DRAINING,
+    FORBIDDEN,
+    QUEUE_PREFIX,
+    TOO_DEEP,
+    TOO_MANY_QUEUES,
+    UNAVAILABLE,
+    Hub,
+    is_queue,
+    is_too_deep,
+)
 from polywire.hub.message import Message
 from polywire.protocols.mqtt.flows import suback, unsuback
 from polywire.protocols.mqtt.outgoing import MqttConsumer, MqttSubscription, Outgoing
@@ -66,6 +76,7 @@ class Subscriptions:
                 self._ledger.wished(topic_filter, qos)
             codes.append(qos)
             if is_queue(pattern):
+                self._hub.queue(pattern[len(QUEUE_PREFIX) :])  # so that the next filter's is counted on top of it
                 queues.append((topic_filter, qos))
             else:
                 subscription = MqttSubscription(pattern, qos, client, self._outgoing)
@@ -123,6 +134,8 @@ class Subscriptions:
             return TOO_DEEP
         if topic_filter not in self._filters and len(self._filters) >= self._most:
             return LIMIT
+        if is_queue(pattern) and not self._hub.takes_queue(pattern):
+            return TOO_MANY_QUEUES
         return ""
 
     def _consume(self, channel: str, qos: int) -> None:

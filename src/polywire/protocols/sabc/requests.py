@@ -6,10 +6,12 @@ from polywire.hub.channels import ANY, from_stars, name_problem
 from polywire.hub.hub import DRAINING as HUB_DRAINING
 from polywire.hub.hub import (
     FORBIDDEN,
+    NO_QUEUE,
     QUEUE_FULL,
     QUEUE_PREFIX,
     RETAINED_FULL,
     SERVICE_CHANNEL,
+    TOO_MANY_QUEUES,
     UNAVAILABLE,
     UNWRITABLE,
     Hub,
@@ -32,6 +34,7 @@ REFUSED: Final[dict[str, tuple[str, str]]] = {
     FORBIDDEN: (errors.FORBIDDEN, "you may not publish there"),
     SERVICE_CHANNEL: (errors.FORBIDDEN, "channels under '$' are the hub's own"),
     QUEUE_FULL: (errors.LIMIT, "the queue is full"),
+    TOO_MANY_QUEUES: (errors.LIMIT, NO_QUEUE),
     RETAINED_FULL: (errors.LIMIT, "the hub keeps no more retained messages"),
     UNAVAILABLE: (errors.DRAINING, UNWRITABLE),
     HUB_DRAINING: (errors.DRAINING, "the hub is shutting down"),
@@ -108,6 +111,8 @@ class Requests:
             self._answers.refuse(
                 whole, errors.LIMIT, f"you have {self._limits.subscriptions} subscriptions already", LIMIT
             )
+        elif is_queue and not self._hub.takes_queue(destination):
+            self._answers.refuse(whole, errors.LIMIT, NO_QUEUE, LIMIT)
         elif is_queue:
             self._answers.accept(whole)
             self._queues.start(destination[len(QUEUE_PREFIX) :], whole.msg_id or "")

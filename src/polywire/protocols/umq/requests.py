@@ -10,10 +10,12 @@ from polywire.hub.client import Client
 from polywire.hub.hub import (
     DRAINING,
     FORBIDDEN,
+    NO_QUEUE,
     QUEUE_FULL,
     QUEUE_PREFIX,
     RETAINED_FULL,
     SERVICE_CHANNEL,
+    TOO_MANY_QUEUES,
     UNAVAILABLE,
     UNWRITABLE,
     Hub,
@@ -44,6 +46,7 @@ REFUSALS: Final = {
     FORBIDDEN: (FatalCode.FORBIDDEN, ""),
     SERVICE_CHANNEL: (FatalCode.FORBIDDEN, "channels under $ are the hub's own"),
     QUEUE_FULL: (FatalCode.UNAVAILABLE, "the queue is full"),
+    TOO_MANY_QUEUES: (FatalCode.LIMIT_EXCEEDED, NO_QUEUE),
     RETAINED_FULL: (FatalCode.LIMIT_EXCEEDED, "no room for another retained message"),
     DRAINING: (FatalCode.SHUTTING_DOWN, ""),
     UNAVAILABLE: (FatalCode.UNAVAILABLE, UNWRITABLE),
@@ -182,6 +185,8 @@ class Requests:
             raise MethodError("a queue is consumed by its name, not by a pattern", rule="UMQ-150")
         if not self._client.grants.may_subscribe(pattern, dollar=False):
             raise self._forbidden()
+        if queued and not self._hub.takes_queue(pattern):
+            raise MethodError(NO_QUEUE, rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
         self._topics.ids.open(method.topic_id)
         self._answers.result(call_id)
         if queued:

@@ -161,11 +161,13 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     outbox: Annotated[
         int, Size("What may wait to be written to one connection; see `[slow_reader]`.", least=4 * KIB, most=2 * GIB)
     ] = DEFAULT_CAP
+    queues: Annotated[int, Count("Queues that hold something or are consumed.", most=10_000_000)] = 10_000
     queue_messages: Annotated[int, Count("Messages waiting in one queue.", most=100_000_000)] = 100_000
     queue_octets: Annotated[int, Size("Bodies waiting in one queue.", least=4 * KIB, most=1024 * GIB)] = 256 * MIB
     retained_messages: Annotated[
         int, Count("Retained (cached) messages, all channels together.", least=0, most=100_000_000)
     ] = 100_000
+    retained_octets: Annotated[int, Size("Their octets, all together.", least=4 * KIB, most=1024 * GIB)] = 256 * MIB
     sessions: Annotated[int, Count("MQTT sessions kept for clients that are away.", least=0, most=10_000_000)] = 10_000
     offline_messages: Annotated[int, Count("Messages kept for one such client.", least=0, most=1_000_000)] = 1_000
 

@@ -1,0 +1,122 @@
+"""``polywire decode``: captured octets, frame by frame, with a finger on the one that is wrong."""
+
+import binascii
+import importlib
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from polywire.cli.options import examples
+from polywire.protocols.explaining import Explained, explain
+
+ROW = 16
+"""Octets on a line."""
+
+SHOWN = 8
+"""Lines of octets shown of a frame; more are left out, but for those around a fault."""
+
+FIELD = 120
+"""Characters of a field's value that are shown."""
+
+Protocol = Literal["umq", "micromsg", "fmqp", "mqtt", "mqttrpc", "sabc"]
+
+
+def decode(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The capture; - reads standard input.", show_default=False)
+    ],
+    protocol: Annotated[Protocol, typer.Option("--protocol", "-p", help="What it was captured from.")],
+    sender: Annotated[
+        Literal["client", "server"], typer.Option("--from", help="Which side sent what was captured.")
+    ] = "client",
+    *,
+    as_hex: Annotated[
+        bool, typer.Option("--hex", help="The file holds hexadecimal digits; blanks and line breaks don't matter.")
+    ] = False,
+) -> None:
+    """Explain captured octets frame by frame, and point at the octet where they went wrong.
+
+    FILE holds what one side sent on one connection. For UMQ it holds one message a line, binary ones as hex:…; for
+    mqttrpc one payload. Leaves with 1 where a rule was broken.
+    """
+    data = _read(file, as_hex=as_hex)
+    console = importlib.import_module("rich.console").Console(highlight=False, soft_wrap=True)
+    frames = faults = 0
+    for found in explain(protocol, data, sender=sender):
+        _show(console, found)
+        frames += not found.rule
+        faults += bool(found.rule)
+    console.print(f"{len(data)} octets, {frames} frames, {faults} faults", style="bold")
+    if faults:
+        raise typer.Exit(1)
+
+
+decode_epilog = examples(
+    "polywire decode --protocol fmqp capture.bin",
+    "polywire decode --protocol mqtt --from server answer.bin",
+    "echo '80 01 00 00 00 00 61' | polywire decode --protocol fmqp --hex -",
+)
+
+
+def _read(file: Path, *, as_hex: bool) -> bytes:
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        return binascii.unhexlify(b"".join(data.split())) if as_hex else data
+    except OSError as error:
+        typer.echo(f"polywire: can't read {file}: {error.strerror or error}", err=True)
+    except binascii.Error as error:
+        typer.echo(f"polywire: {file} does not hold hexadecimal digits: {error}", err=True)
+    raise typer.Exit(1)
+
+
+def _show(console: Any, found: Explained) -> None:
+    text = importlib.import_module("rich.text").Text
+    title = text.assemble((f"{found.start:>8}  ", "dim"))
+    title.append(found.name, style="bold red" if found.rule else "bold yellow" if found.reason else "bold green")
+    title.append(f"  {found.end - found.start} octets", style="dim")
+    console.print(title)
+    if found.reason:
+        where = f" at octet {found.fault_at}" if found.fault_at is not None else ""
+        rule = f" ({found.rule})" if found.rule else ""
+        console.print(text(f"          {found.reason}{where}{rule}", style="red" if found.rule else "yellow"))
+    for name, value in found.fields:
+        shown = repr(value)
+        line = text("          ")
+        line.append(f"{name} ", style="cyan")
+        line.append(shown if len(shown) <= FIELD else shown[:FIELD] + "…")
+        console.print(line)
+    for line in _dump(text, found):
+        console.print(line)
+
+
+def _dump(text: Any, found: Explained) -> list[Any]:
+    """The octets, in hexadecimal and as text; the one at fault stands out."""
+    lines: list[Any] = []
+    at_fault = -1 if found.fault_at is None else found.fault_at - found.start
+    rows = range(0, len(found.octets), ROW)
+    wanted = {row for row in rows if row < SHOWN * ROW or abs(row - at_fault) < 2 * ROW}
+    left_out = False
+    for row in rows:
+        if row not in wanted:
+            left_out = True
+            continue
+        if left_out:
+            lines.append(text("          …", style="dim"))
+            left_out = False
+        line = text.assemble((f"{found.start + row:>8}  ", "dim"))
+        octets = found.octets[row : row + ROW]
+        for at, octet in enumerate(octets, row):
+            line.append(f"{octet:02x}", style="bold white on red" if at == at_fault else "")
+            line.append(" ")
+        line.append("   " * (ROW - len(octets)) + " ")
+        for at, octet in enumerate(octets, row):
+            style = "bold white on red" if at == at_fault else "dim"
+            line.append(chr(octet) if 32 <= octet < 127 else "·", style=style)
+        lines.append(line)
+        if row <= at_fault < row + ROW:
+            lines.append(text(" " * (10 + 3 * (at_fault - row)) + "^^ here", style="bold red"))
+    if left_out:
+        lines.append(text(f"          … {len(found.octets)} octets in all", style="dim"))
+    return lines

@@ -1,0 +1,331 @@
+"""``polywire journal``: look into a journal, check it, compact it, and publish what is in it again.
+
+What needs Arrow is imported by the commands themselves, so that the others start quickly.
+"""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polywire.cli.journal_options import (
+    Channels,
+    Kinds,
+    Place,
+    Protocols,
+    Since,
+    Token,
+    Until,
+    errors_reported,
+    fail,
+    journal_place,
+    select,
+)
+from polywire.cli.options import examples
+from polywire.cli.progress import progress
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+class Form(StrEnum):
+    """How rows are written."""
+
+    human = "human"
+    json = "json"
+    arrow = "arrow"
+
+
+class OnCorrupt(StrEnum):
+    """What happens where rows can't be read."""
+
+    fail = "fail"
+    gap = "gap"
+    skip = "skip"
+
+
+Format = Annotated[
+    Form, typer.Option("--format", "-o", help="Lines for people, JSON lines, or an Arrow IPC stream for programs.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Columns = Annotated[
+    str | None,
+    typer.Option("--columns", metavar="NAME,…", help="Only these columns; with --format json or arrow."),
+]
+Corrupt = Annotated[
+    OnCorrupt,
+    typer.Option("--on-corrupt", help="Where rows can't be read: fail, show a row of kind gap, or skip them silently."),
+]
+
+
+@app.callback(
+    epilog=examples(
+        "polywire journal ls",
+        "polywire journal tail --follow --channel 'sensors/**'",
+        "polywire journal verify /var/lib/polywire/journal",
+    )
+)
+def group() -> None:
+    """Look into a journal, check it, compact it, or publish what is in it again.
+
+    Times are UTC, here and in what is printed.
+    """
+
+
+@app.command(
+    "ls",
+    epilog=examples(
+        "polywire journal ls",
+        "polywire journal ls /var/lib/polywire/journal",
+        "polywire journal ls http://127.0.0.1:7100 --json | jq .rows",
+    ),
+)
+def list_segments(journal: Place = None, *, as_json: AsJson = False, token: Token = None) -> None:
+    """List the segments: which rows they hold, of what time, in how many octets."""
+    with errors_reported():
+        from polywire.cli.segment_list import print_segments  # noqa: PLC0415 - see above
+
+        print_segments(journal_place(journal), token, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "polywire journal cat --from -1h",
+        "polywire journal cat --kind publish --channel 'sensors/*/temp' --limit 100",
+        "polywire journal cat --from 2026-11-15 --to 2026-11-16 -o json | jq -r .channel | sort | uniq -c",
+        "polywire journal cat --columns offset,ts,channel,size -o arrow > traffic.arrows",
+    )
+)
+def cat(
+    journal: Place = None,
+    since: Since = None,
+    until: Until = None,
+    channel: Channels = None,
+    kind: Kinds = None,
+    protocol: Protocols = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=0, help="At most so many rows.")] = None,
+    form: Format = Form.human,
+    columns: Columns = None,
+    on_corrupt: Corrupt = OnCorrupt.fail,
+    *,
+    token: Token = None,
+) -> None:
+    """Print rows, the oldest first."""
+    with errors_reported():
+        from polywire.cli.rows import make_writer  # noqa: PLC0415 - see above
+        from polywire.cli.scanning import limited, open_place, scan  # noqa: PLC0415 - see above
+
+        selection = select(since, until, channel, kind, protocol)
+        wanted = _columns(columns, form)
+        found = open_place(journal_place(journal), token)
+        writer = make_writer(form.value, wanted)
+        for batch in limited(scan(found, selection, columns=wanted, on_corrupt=_corrupt(on_corrupt)), limit):
+            writer.write(batch)
+        writer.close()
+
+
+@app.command(
+    epilog=examples(
+        "polywire journal tail",
+        "polywire journal tail -f",
+        "polywire journal tail -n 100 --kind error --kind discard",
+        "polywire journal tail -f --channel 'orders/**' -o json http://127.0.0.1:7100",
+    )
+)
+def tail(
+    journal: Place = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last rows.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")] = False,
+    channel: Channels = None,
+    kind: Kinds = None,
+    protocol: Protocols = None,
+    form: Format = Form.human,
+    columns: Columns = None,
+    on_corrupt: Corrupt = OnCorrupt.fail,
+    *,
+    token: Token = None,
+) -> None:
+    """Print the last rows that match, and with --follow those that come."""
+    with errors_reported():
+        from polywire.cli.rows import make_writer  # noqa: PLC0415 - see above
+        from polywire.cli.scanning import arguments, last_rows, open_place  # noqa: PLC0415 - see above
+
+        selection = select(None, None, channel, kind, protocol)
+        wanted = _columns(columns, form)
+        more: dict[str, Any] = {"columns": wanted, "on_corrupt": _corrupt(on_corrupt)}
+        found = open_place(journal_place(journal), token)
+        end = found.end_offset
+        writer = make_writer(form.value, wanted)
+        for batch in last_rows(found, selection, lines, **more):
+            writer.write(batch)
+        if follow:
+            for batch in found.follow(from_offset=end, **arguments(selection), **more):
+                writer.write(batch)
+        writer.close()
+
+
+@app.command(
+    epilog=examples(
+        "polywire journal stats",
+        "polywire journal stats --from -1d --top 20",
+        "polywire journal stats --json | jq .kinds",
+    )
+)
+def stats(
+    journal: Place = None,
+    since: Since = None,
+    until: Until = None,
+    channel: Channels = None,
+    kind: Kinds = None,
+    protocol: Protocols = None,
+    top: Annotated[int, typer.Option("--top", min=0, help="How many of the busiest channels.")] = 10,
+    *,
+    as_json: AsJson = False,
+    token: Token = None,
+) -> None:
+    """Count what is in the journal: rows by kind and protocol, and the busiest channels."""
+    with errors_reported():
+        from polywire.cli.journal_stats import COLUMNS, Statistics  # noqa: PLC0415 - see above
+        from polywire.cli.scanning import open_place, scan  # noqa: PLC0415 - see above
+
+        selection = select(since, until, channel, kind, protocol)
+        found = open_place(journal_place(journal), token)
+        counted = Statistics()
+        begin = found.first_offset
+        with progress("counting", found.end_offset - begin) as advance:
+            for batch in scan(found, selection, columns=COLUMNS, on_corrupt="skip"):
+                counted.add(batch)
+                advance((counted.last_offset or begin) - begin, f"{counted.rows} rows")
+        if as_json:
+            typer.echo(json.dumps(counted.as_json(top)))
+        else:
+            typer.echo("\n".join(counted.lines(top)))
+
+
+@app.command(
+    epilog=examples(
+        "polywire journal verify",
+        "polywire journal verify /backup/journal && echo good",
+        "polywire journal verify --json",
+    )
+)
+def verify(journal: Place = None, *, as_json: AsJson = False, token: Token = None) -> None:
+    """Read everything and check every CRC. Leaves with 1 if anything is damaged; nothing is changed."""
+    with errors_reported():
+        from polywire.cli.verifying import print_verification  # noqa: PLC0415 - see above
+
+        if not print_verification(journal_place(journal), token, as_json=as_json):
+            raise typer.Exit(1)
+
+
+@app.command(
+    epilog=examples(
+        "polywire journal compact",
+        "polywire journal compact /var/lib/polywire/journal",
+    )
+)
+def compact(
+    journal: Annotated[
+        Path | None,
+        typer.Argument(metavar="[JOURNAL]", help="The folder. Without it, journal.path.", show_default=False),
+    ] = None,
+) -> None:
+    """Rewrite closed segments as Parquet now. A hub with journal.compact does so by itself; this may run beside it."""
+    with errors_reported():
+        from polywire.cli.compacting import compact_folder  # noqa: PLC0415 - see above
+
+        if not compact_folder(Path(journal_place(None if journal is None else str(journal)))):
+            raise typer.Exit(1)
+
+
+@app.command(
+    epilog=examples(
+        "polywire journal replay --from -1h --channel 'sensors/**' --url umq://127.0.0.1:7101",
+        "polywire journal replay --speed max --rename sensors=replayed/sensors",
+        "polywire journal replay --from 120000 --to 130000 --speed 10 /backup/journal --url mqtt://test:1883",
+    )
+)
+def replay(
+    journal: Place = None,
+    since: Since = None,
+    until: Until = None,
+    channel: Channels = None,
+    speed: Annotated[
+        str,
+        typer.Option("--speed", metavar="N|max", help="How many times faster than it was; max: as fast as it goes."),
+    ] = "1",
+    url: Annotated[
+        str, typer.Option("--url", envvar="POLYWIRE_URL", help="Where to publish, such as umq://127.0.0.1:7101.")
+    ] = "umq://127.0.0.1:7101",
+    rename: Annotated[
+        list[str] | None,
+        typer.Option("--rename", metavar="OLD=NEW", help="Publish OLD, and all below it, as NEW. May be repeated."),
+    ] = None,
+    *,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on where a message is not taken.")] = False,
+    token: Token = None,
+) -> None:
+    """Publish journaled messages again, in their order and with their spacing, and wait for their acknowledgements.
+
+    Topics and queues are replayed, up to where the journal ends now; calls and what belongs to a hub itself are not.
+    """
+    with errors_reported():
+        from polywire.cli.replaying import print_replay  # noqa: PLC0415 - see above
+
+        selection = select(since, until, channel)
+        print_replay(
+            journal_place(journal),
+            selection,
+            url=url,
+            speed=_speed(speed),
+            rules=_rules(rename),
+            keep_going=keep_going,
+            token=token,
+        )
+
+
+def _columns(text: str | None, form: Form) -> list[str] | None:
+    from polywire.cli.rows import HUMAN_COLUMNS  # noqa: PLC0415 - see above
+    from polywire.journal.schema import PLAIN_SCHEMA  # noqa: PLC0415 - see above
+
+    if form is Form.human:
+        if text is not None:
+            fail("--columns: lines for people have their own columns; use --format json or arrow", code=2)
+        return list(HUMAN_COLUMNS)
+    if form is Form.arrow and sys.stdout.isatty():
+        fail("--format arrow: standard output is a terminal; send it into a file or another program", code=2)
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in PLAIN_SCHEMA.names:
+            fail(f"--columns: {name!r} is none of {', '.join(PLAIN_SCHEMA.names)}", code=2)
+    return names
+
+
+def _corrupt(wanted: OnCorrupt) -> str:
+    return "raise" if wanted is OnCorrupt.fail else wanted.value
+
+
+def _speed(text: str) -> float | None:
+    if text == "max":
+        return None
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < float("inf"):
+        fail(f"--speed: {text!r} is neither a number above 0 nor max", code=2)
+    return speed
+
+
+def _rules(texts: list[str] | None) -> list[tuple[str, str]]:
+    rules = []
+    for text in texts or ():
+        old, mark, new = text.partition("=")
+        if not mark or not new:
+            fail(f"--rename: {text!r} is not OLD=NEW", code=2)
+        rules.append((old, new))
+    return rules

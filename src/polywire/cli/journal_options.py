@@ -1,0 +1,120 @@
+"""What the commands of ``polywire journal`` share: their options, and how errors end them."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, NoReturn
+
+import typer
+
+from polywire.cli.options import config_errors_reported
+from polywire.cli.positions import parse_position
+from polywire.errors import PolywireError
+from polywire.server.config import load
+
+Place = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[JOURNAL]",
+        help="The folder of a journal, a URI (file://…, s3://…) or a hub's address (http://127.0.0.1:7100). "
+        "Without it, journal.path of polywire.toml or its default.",
+        show_default=False,
+    ),
+]
+Token = Annotated[
+    str | None,
+    typer.Option("--token", envvar="POLYWIRE_TOKEN", help="The token to show to a hub.", show_envvar=True),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="PLACE", help="Begin here: an offset, a time in UTC, or how long ago (-1h, -30min)."
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option("--to", metavar="PLACE", help="End before this: an offset, a time in UTC, or how long ago."),
+]
+Channels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--channel", metavar="PATTERN", help="Only these channels; * is one level, ** any number. May be repeated."
+    ),
+]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option("--kind", metavar="KIND", help="Only rows of this kind, such as publish. May be repeated."),
+]
+Protocols = Annotated[
+    list[str] | None,
+    typer.Option("--protocol", metavar="NAME", help="Only rows of this protocol, such as mqtt. May be repeated."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rows are wanted. ``since`` and ``until`` are offsets or times."""
+
+    since: int | datetime | None = None
+    until: int | datetime | None = None
+    channels: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
+
+
+def select(
+    since: str | None,
+    until: str | None,
+    channels: list[str] | None,
+    kinds: list[str] | None = None,
+    protocols: list[str] | None = None,
+) -> Selection:
+    """The options as a selection; what is wrong with one ends the command."""
+    from polywire.journal.kinds import KINDS, PROTOCOLS  # noqa: PLC0415 - only these commands need them
+
+    now = datetime.now(UTC)
+    places = []
+    for option, text in (("--from", since), ("--to", until)):
+        try:
+            places.append(None if text is None else parse_position(text, now))
+        except ValueError as error:
+            fail(f"{option}: {error}", code=2)
+    for option, given, known in (("--kind", kinds, KINDS), ("--protocol", protocols, PROTOCOLS)):
+        for word in given or ():
+            if word not in known:
+                fail(f"{option}: {word!r} is none of {', '.join(known)}", code=2)
+    return Selection(places[0], places[1], tuple(channels or ()), tuple(kinds or ()), tuple(protocols or ()))
+
+
+def journal_place(place: str | None) -> str:
+    """The journal a command is about."""
+    if place is not None:
+        return place
+    with config_errors_reported():
+        return str(load().config.journal.path)
+
+
+def fail(message: str, *, code: int = 1) -> NoReturn:
+    """Say what is wrong and end."""
+    typer.echo(f"polywire journal: {message}", err=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def errors_reported() -> Iterator[None]:
+    """End with 1 and one line that says what is wrong. A reader of our output that has seen enough is no error."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Python would complain once more when it flushes standard output at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except FileNotFoundError as error:
+        fail(f"{error.filename or error}: there is no such file or folder")
+    except (PolywireError, OSError, ValueError) as error:
+        fail(str(error))

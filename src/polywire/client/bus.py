@@ -1,0 +1,229 @@
+"""One face over all protocols: publish, subscribe, take from queues, call and serve, whatever carries it.
+
+    async with polywire.connect("fmqp://127.0.0.1:7103") as bus:
+        await bus.publish("home/door", "open")
+        async with bus.subscribe("home/*") as messages:
+            async for message in messages: ...
+
+What the connection's protocol can't do raises ``Unsupported``, with the protocols that can.
+"""
+
+import ssl
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import Any, Final, Generic, Self, TypeVar
+
+from polywire.client import adapter as adapters
+from polywire.client.adapter import PLAIN, Adapter, Handler, Options, Service, Settings, Source
+from polywire.client.address import Address, parse
+from polywire.client.dialing import DIAL_TIME
+from polywire.client.features import require
+from polywire.client.inbox import LIMIT
+from polywire.client.message import Body, Demand, Header, Message, octets
+from polywire.client.opening import Opening
+from polywire.client.receipt import Promise
+from polywire.client.reconnect import BUFFER, Backoff
+
+Item = TypeVar("Item")
+
+CALL_TIME: Final = 30.0
+"""Seconds a call may take unless told otherwise."""
+
+BACKOFF: Final = Backoff()
+
+
+class Stream(Generic[Item]):
+    """Messages as they come. It begins with ``async with``, with ``await``, or with the first message asked for."""
+
+    def __init__(self, begin: Callable[[], Awaitable[Source[Item]]]) -> None:
+        self._begin = begin
+        self._source: Source[Item] | None = None
+        self._over = False
+
+    async def __aenter__(self) -> Self:
+        await self._started()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        if self._over:
+            raise StopAsyncIteration
+        source = self._source
+        if source is None:
+            source = await self._started()
+        return await source.__anext__()
+
+    async def close(self) -> None:
+        """Want no more."""
+        self._over = True
+        source, self._source = self._source, None
+        if source is not None:
+            await source.close()
+
+    async def _started(self) -> Source[Item]:
+        if self._source is None:
+            self._source = await self._begin()
+        return self._source
+
+
+class Queue(Stream[Message]):
+    """A queue: what is put in goes to one consumer. A message is acknowledged when the next one is asked for."""
+
+    def __init__(self, name: str, adapter: Adapter, limit: int) -> None:
+        super().__init__(lambda: adapter.consume(name, limit))
+        self.name = name
+        self._adapter = adapter
+        self._last: Message | None = None
+
+    def put(
+        self, body: Body, *, headers: Mapping[str, Header] | None = None, content_type: str | None = None
+    ) -> Awaitable[Promise]:
+        """Put a message in. Await it for the promise, as with ``Bus.publish``."""
+        options = _options(self._adapter.protocol, headers, content_type, retain=False)
+        return self._adapter.put(self.name, octets(body), options)
+
+    async def __anext__(self) -> Message:
+        if self._last is not None:
+            self._last.ack()
+            self._last = None
+        self._last = await super().__anext__()
+        return self._last
+
+
+class Bus:
+    """A connection that comes back by itself. Made by ``polywire.connect``."""
+
+    def __init__(self, adapter: Adapter, address: Address) -> None:
+        self._adapter = adapter
+        self.address = address
+
+    def __repr__(self) -> str:
+        return f"<Bus {self.address} {'connected' if self.connected else 'away'}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def protocol(self) -> str:
+        """What it speaks."""
+        return self._adapter.protocol
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a live connection now."""
+        return self._adapter.connected
+
+    def publish(
+        self,
+        channel: str,
+        body: Body,
+        *,
+        headers: Mapping[str, Header] | None = None,
+        content_type: str | None = None,
+        retain: bool = False,
+    ) -> Awaitable[Promise]:
+        """Publish to a topic. It is under way, or kept while there is no connection, when this returns.
+
+        Awaiting what it returns gives ``Promise.SENT`` or ``Promise.ACKNOWLEDGED``, or raises what became of it; that
+        is also how a fast publisher waits for a slow connection. Who never awaits gets ``BufferFull`` in the end.
+        """
+        if headers is None and content_type is None and not retain:
+            return self._adapter.publish(channel, octets(body), PLAIN)
+        options = _options(self._adapter.protocol, headers, content_type, retain=retain)
+        return self._adapter.publish(channel, octets(body), options)
+
+    def subscribe(self, pattern: str, *, limit: int = LIMIT) -> Stream[Message]:
+        """Messages of the topics that match: ``*`` is one level, a last ``**`` any number.
+
+        ``limit`` messages may wait to be taken; then the connection is not read until some are.
+        """
+        if pattern == "**" or pattern.endswith("/**"):
+            require("patterns with **", self._adapter.protocol)
+        return Stream(lambda: self._adapter.subscribe(pattern, limit))
+
+    def queue(self, name: str, *, limit: int = LIMIT) -> Queue:
+        """A queue, to put into and to take from."""
+        return Queue(name, self._adapter, limit)
+
+    async def call(
+        self,
+        service: str,
+        method: str,
+        body: Body = b"",
+        *,
+        timeout: float = CALL_TIME,  # noqa: ASYNC109 - the peer is told of it
+        headers: Mapping[str, Header] | None = None,
+        content_type: str | None = None,
+    ) -> Message:
+        """Call a service, and wait for its answer. ``CallFailed`` if it is an error, ``Timeout`` if none comes."""
+        require("call", self._adapter.protocol)
+        options = _options(self._adapter.protocol, headers, content_type, retain=False)
+        return await self._adapter.call(service, method, octets(body), options, timeout)
+
+    async def serve(self, service: str, handler: Handler) -> Service:
+        """Offer a service until what this returns is closed, or the bus is."""
+        require("serve", self._adapter.protocol)
+        return await self._adapter.serve(service, handler)
+
+    def watch_demand(self, pattern: str, *, limit: int = LIMIT) -> Stream[Demand]:
+        """How many subscribers the topics that match have, whenever that changes."""
+        require("watch_demand", self._adapter.protocol)
+        return Stream(lambda: self._adapter.watch_demand(pattern, limit))
+
+    async def ping(self) -> None:
+        """A round trip to the peer and back."""
+        await self._adapter.ping()
+
+    async def close(self) -> None:
+        """Send what can be sent, say goodbye, and leave nothing behind."""
+        await self._adapter.close()
+
+
+def connect(
+    url: str | None = None,
+    *,
+    protocol: str | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    connect_time: float = DIAL_TIME,
+    backoff: Backoff | None = BACKOFF,
+    buffer: int = BUFFER,
+    client_id: str | None = None,
+    qos: int = 1,
+) -> Opening[Bus]:
+    """A connection to a hub, or to any peer that speaks the URL's protocol.
+
+    Where ``url``, ``user``, ``password`` or ``token`` are missing, ``POLYWIRE_URL`` and so on are used. The first
+    connection must succeed within ``connect_time``; afterwards it comes back by itself as ``backoff`` says (None: it
+    does not). ``buffer`` octets may wait to be sent meanwhile. ``client_id`` is for MQTT and sABC, ``qos`` for MQTT.
+    """
+    address = parse(url, protocol=protocol, user=user, password=password, token=token)
+    settings = Settings(tls, connect_time, backoff, buffer, client_id, qos)
+
+    async def opened() -> Bus:
+        return Bus(await adapters.connect(address, settings), address)
+
+    return Opening(opened)
+
+
+def _options(protocol: str, headers: Mapping[str, Header] | None, content_type: str | None, *, retain: bool) -> Options:
+    """What goes with a body, where the protocol carries it."""
+    if headers:
+        require("headers", protocol)
+    if content_type is not None:
+        require("content_type", protocol)
+    if retain:
+        require("retain", protocol)
+    return Options(headers, content_type, retain)

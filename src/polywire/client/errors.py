@@ -1,0 +1,107 @@
+"""What can go wrong between a program and its peer: the clients' branch of the error tree.
+
+An error says what it leaves open. Where something was to be sent, ``sent`` tells: False, nothing of it has left this
+program, so it may be tried again without harm; True, it was sent and no answer came, so it may have arrived or not;
+None, nothing was to be sent.
+"""
+
+from collections.abc import Sequence
+
+from polywire.errors import PolywireError
+
+
+class ClientError(PolywireError):
+    """Anything a client reports."""
+
+
+class AddressError(ClientError, ValueError):
+    """A URL, or an argument that completes it, is wrong. ``part`` names the part: scheme, host, port, path, …."""
+
+    def __init__(self, reason: str, *, part: str) -> None:
+        super().__init__(reason)
+        self.part = part
+
+
+class ConnectFailed(ClientError):
+    """The peer could not be reached, or does not speak what was expected. ``address`` is without credentials."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"can't connect to {address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class Refused(ClientError):
+    """The peer said no. ``code`` is the protocol's own; ``temporary`` tells whether it may say yes later."""
+
+    def __init__(self, reason: str, *, code: int | str | None = None, temporary: bool = False) -> None:
+        super().__init__(reason if code is None else f"{reason} ({code})")
+        self.reason = reason
+        self.code = code
+        self.temporary = temporary
+
+
+class Unfinished(ClientError):
+    """Something was not carried through. ``sent`` tells how far it came."""
+
+    def __init__(self, reason: str, *, sent: bool | None = None) -> None:
+        words = {None: "", True: "; it was sent, and may have arrived", False: "; it was not sent"}
+        super().__init__(reason + words[sent])
+        self.reason = reason
+        self.sent = sent
+
+
+class ConnectionLost(Unfinished):
+    """The connection ended before it was done."""
+
+
+class Closed(Unfinished):
+    """The client was closed, by its own program or because it gave up; ``__cause__`` then says why."""
+
+    def about(self, *, sent: bool) -> "Closed":
+        """The same, said of something that was to be sent."""
+        closed = Closed(self.reason, sent=sent)
+        closed.__cause__ = self.__cause__
+        return closed
+
+
+class BufferFull(Unfinished):
+    """Nothing more is kept: ``held`` octets wait to be sent, and ``limit`` is the most. Await what was published."""
+
+    def __init__(self, held: int, limit: int) -> None:
+        super().__init__(f"{held} octets wait to be sent, and no more than {limit} may", sent=False)
+        self.held = held
+        self.limit = limit
+
+
+class Timeout(Unfinished, TimeoutError):
+    """It took longer than it was given."""
+
+    def __init__(self, what: str, seconds: float, *, sent: bool | None = None) -> None:
+        super().__init__(f"{what} took longer than {seconds:g} s", sent=sent)
+        self.seconds = seconds
+
+
+class CallFailed(ClientError):
+    """A service answered with an error, or could not be asked.
+
+    ``code`` is as in HTTP, ``tag`` for programs, ``text`` for people, ``retry_after`` in seconds or None.
+    """
+
+    def __init__(self, code: int, tag: str, text: str, *, retry_after: float | None = None) -> None:
+        super().__init__(f"{code} {tag}: {text}")
+        self.code = code
+        self.tag = tag
+        self.text = text
+        self.retry_after = retry_after
+
+
+class Unsupported(ClientError):
+    """The protocol of this connection can't do that. ``protocols`` are those that can."""
+
+    def __init__(self, what: str, protocol: str, protocols: Sequence[str]) -> None:
+        can = ", ".join(protocols) if protocols else "no protocol"
+        super().__init__(f"{what}: not with {protocol}, but with {can}")
+        self.what = what
+        self.protocol = protocol
+        self.protocols = tuple(protocols)

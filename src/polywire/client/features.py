@@ -1,0 +1,32 @@
+"""What each protocol can do, as the one face over all of them asks it."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from polywire.client.errors import Unsupported
+
+EVERY: Final = ("umq", "micromsg", "fmqp", "mqtt", "sabc")
+
+FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
+    "publish": EVERY,
+    "subscribe": EVERY,
+    "queue": EVERY,
+    "patterns with **": ("umq", "micromsg", "mqtt", "sabc"),
+    "a name that begins or ends with /": ("umq", "micromsg", "mqtt", "sabc"),
+    "a name with + or #": ("umq", "micromsg", "fmqp", "sabc"),
+    "an empty body": ("umq", "micromsg", "mqtt", "sabc"),
+    "retain": ("umq", "fmqp", "mqtt"),
+    "headers": ("umq", "micromsg", "sabc"),
+    "content_type": ("umq", "micromsg", "sabc"),
+    "call": ("umq", "sabc"),
+    "serve": ("umq", "sabc"),
+    "watch_demand": ("fmqp",),
+}
+"""Each thing a program may ask for, and the protocols that have it."""
+
+
+def require(what: str, protocol: str) -> None:
+    """Raise ``Unsupported`` where the protocol can't do this."""
+    can = FEATURES[what]
+    if protocol not in can:
+        raise Unsupported(what, protocol, can)

@@ -1,0 +1,201 @@
+"""The one face over MicroMsg2: topics, and queues whose messages are acknowledged.
+
+An ack stands for all messages before it, so what one consumer is not done with would hold up everybody else on the
+connection, and could not be given back to its queue. Each queue that is taken from has a connection of its own.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from polywire.client.adapter import Handler, Options, Settings, Source
+from polywire.client.address import Address
+from polywire.client.errors import Refused
+from polywire.client.message import Header, Message
+from polywire.client.over_peers import QUEUE, PeerAdapter, Publication
+from polywire.client.posting import Done
+from polywire.client.receipt import Promise
+from polywire.client.renewed import Stream
+from polywire.protocols.micromsg.client import IDENTITY, WINDOW, open_peer, terms_of
+from polywire.protocols.micromsg.destinations import TOPIC_PREFIX
+from polywire.protocols.micromsg.errors import SHUTTING_DOWN
+from polywire.protocols.micromsg.extensions import BATCH_ACK, DOTNET, PUB_SUB
+from polywire.protocols.micromsg.frames import CLIENT
+from polywire.protocols.micromsg.peer.failures import Failure
+from polywire.protocols.micromsg.peer.inflow import Received
+from polywire.protocols.micromsg.peer.peer import Peer
+from polywire.protocols.micromsg.peer.subscribing import Subscription
+from polywire.protocols.micromsg.properties import Value, is_key, write
+
+CONTENT_TYPE: Final = "content-type"
+DOTNET_TYPE: Final = "dotnet-type"
+
+
+class MicromsgStream:
+    """A subscription as the bus reads it."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+
+    async def __anext__(self) -> Message:
+        return _message(await self._subscription.inbox.__anext__())
+
+    async def leave(self) -> None:
+        """Want no more."""
+        await self._subscription.leave()
+
+
+class MicromsgConnection:
+    """One connection to a hub, or to any server with ``pub-sub``."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        agreement = peer.agreement
+        self._typed = agreement is not None and agreement.has(DOTNET)
+        acknowledged = agreement is not None and agreement.window > 0
+        self.promise = Promise.ACKNOWLEDGED if acknowledged else Promise.SENT
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return self._peer.is_open
+
+    def room(self) -> bool:
+        """Whether it takes another message now."""
+        outflow = self._peer.outflow
+        return outflow.is_open and outflow.link is not None and not outflow.link.full
+
+    def send(self, publication: Publication, done: Done) -> None:
+        """Publish."""
+        options = publication.options
+        type_name = ""
+        properties: dict[str, Value] = {}
+        for key, value in (options.headers or {}).items():
+            if key == DOTNET_TYPE and self._typed and isinstance(value, str):
+                type_name = value
+            else:
+                properties[_key(key)] = value
+        if options.content_type is not None:
+            properties[CONTENT_TYPE] = options.content_type
+        text = write(properties) if properties else ""
+        self._peer.outflow.put(
+            destination(publication.channel), publication.body, text, type_name, lambda error: done(_problem(error))
+        )
+
+    async def listen(self, pattern: str, limit: int) -> Stream[Message]:
+        """Subscribe, or take from a queue."""
+        try:
+            return MicromsgStream(await self._peer.subscribe(destination(pattern), limit=limit))
+        except Failure as error:
+            raise _refused(error) from error
+
+    async def offer(self, service: str, handler: Handler) -> None:
+        """Offer a service: MicroMsg2 has none, and the bus has said so."""
+        raise NotImplementedError(service, handler)
+
+    async def withdraw(self, service: str) -> None:
+        """Offer it no more."""
+        raise NotImplementedError(service)
+
+    async def call(self, service: str, method: str, body: bytes, options: Options, seconds: float) -> Message:
+        """Call a service: as above."""
+        raise NotImplementedError(service, method, body, options, seconds)
+
+    async def ping(self) -> None:
+        """There and back."""
+        await self._peer.ping()
+
+    async def close(self) -> None:
+        """End it."""
+        await self._peer.close()
+
+
+class MicromsgAdapter(PeerAdapter[MicromsgConnection]):
+    """MicroMsg2 as the bus sees it."""
+
+    def __init__(self, address: Address, settings: Settings) -> None:
+        super().__init__(address, settings, _dial, window=1 << 30)  # its own window is narrower
+        self._consumers: set[Consuming] = set()
+
+    async def consume(self, queue: str, limit: int) -> Source[Message]:
+        """Take from a queue, on a connection of its own."""
+        adapter = MicromsgAdapter(self.address, self.settings)
+        await adapter.start()
+        try:
+            source = await adapter.subscribe(QUEUE + queue, limit)
+        except BaseException:
+            await adapter.close()
+            raise
+        consuming = Consuming(adapter, source, self._consumers.discard)
+        self._consumers.add(consuming)
+        return consuming
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+        for consuming in list(self._consumers):
+            await consuming.close()
+        await super().close()
+
+
+class Consuming:
+    """A queue that is taken from."""
+
+    def __init__(
+        self, adapter: MicromsgAdapter, source: Source[Message], closed: "Callable[[Consuming], None]"
+    ) -> None:
+        self._adapter = adapter
+        self._source = source
+        self._closed = closed
+
+    async def __anext__(self) -> Message:
+        return await self._source.__anext__()
+
+    async def close(self) -> None:
+        """Want no more: what is not acknowledged goes back to the queue with the end of the connection."""
+        self._closed(self)
+        await self._adapter.close()
+
+
+async def connect(address: Address, settings: Settings) -> MicromsgAdapter:
+    """A connected adapter."""
+    adapter = MicromsgAdapter(address, settings)
+    await adapter.start()
+    return adapter
+
+
+async def _dial(adapter: PeerAdapter[MicromsgConnection]) -> MicromsgConnection:
+    address, settings = adapter.address, adapter.settings
+    identity = settings.client_id or IDENTITY
+    peer = Peer(CLIENT, terms_of(address, identity, (PUB_SUB,), (BATCH_ACK, DOTNET), WINDOW))
+    await open_peer(peer, address, tls=settings.tls, connect_time=settings.connect_time)
+    peer.on_lost = adapter.lost
+    peer.on_room = adapter.moved
+    return MicromsgConnection(peer)
+
+
+def destination(channel: str) -> str:
+    """A channel as MicroMsg2 writes it: queues have plain names there."""
+    return channel.removeprefix(QUEUE) if channel.startswith(QUEUE) else TOPIC_PREFIX + channel
+
+
+def _message(found: Received) -> Message:
+    headers: dict[str, Header] = dict(found.properties)
+    content_type = headers.pop(CONTENT_TYPE, None)
+    if found.type_name:
+        headers[DOTNET_TYPE] = found.type_name
+    is_topic = found.destination.startswith(TOPIC_PREFIX)
+    channel = found.destination.removeprefix(TOPIC_PREFIX) if is_topic else QUEUE + found.destination
+    told = None if content_type is None else str(content_type)
+    return Message(channel, found.payload, headers, told, acknowledge=None if is_topic else found.ack)
+
+
+def _key(name: str) -> str:
+    """A header's name as a property's key: in lower case, with a hyphen for whatever that can't hold."""
+    return name if is_key(name) else "".join(one if is_key(one) else "-" for one in name.lower())
+
+
+def _problem(error: Exception | None) -> Exception | None:
+    return _refused(error) if isinstance(error, Failure) else error
+
+
+def _refused(error: Failure) -> Refused:
+    return Refused(str(error), code=error.name, temporary=error.name == SHUTTING_DOWN)

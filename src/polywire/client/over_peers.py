@@ -1,0 +1,276 @@
+"""What the adapters of UMQ, sABC and MicroMsg2 share: one peer at a time, replaced whenever its connection is lost.
+
+Subscriptions and services are made again on each new connection, and what was published and not acknowledged is sent
+again.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, Protocol, TypeVar
+
+from polywire.client.adapter import Adapter, Handler, Options, Settings, Source
+from polywire.client.address import Address
+from polywire.client.errors import Closed, ConnectionLost, Refused, Timeout
+from polywire.client.message import Message
+from polywire.client.posting import Done, Posting
+from polywire.client.receipt import Promise
+from polywire.client.reconnect import Keeper
+from polywire.client.renewed import Renewed, Stream
+
+QUEUE: Final = "queue/"
+CLOSE_TIME: Final = 10.0
+"""Seconds that what was published has to be acknowledged when the bus is closed."""
+
+Result = TypeVar("Result")
+
+
+class Publication:
+    """What is to be published: where, and what."""
+
+    __slots__ = ("body", "channel", "options")
+
+    def __init__(self, channel: str, body: bytes, options: Options) -> None:
+        self.channel = channel
+        self.body = body
+        self.options = options
+
+
+class Connection(Protocol):
+    """One connection of a protocol, in the bus's words. What the peer refuses raises ``Refused`` or ``CallFailed``."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+
+    @property
+    def promise(self) -> Promise:
+        """What it is worth when a message is done."""
+
+    def room(self) -> bool:
+        """Whether it takes another message now."""
+
+    def send(self, publication: Publication, done: Done) -> None:
+        """Publish."""
+
+    async def listen(self, pattern: str, limit: int) -> Stream[Message]:
+        """Subscribe, or take from ``queue/<name>``."""
+
+    async def offer(self, service: str, handler: Handler) -> None:
+        """Offer a service."""
+
+    async def withdraw(self, service: str) -> None:
+        """Offer it no more."""
+
+    async def call(self, service: str, method: str, body: bytes, options: Options, seconds: float) -> Message:
+        """Call a service."""
+
+    async def ping(self) -> None:
+        """There and back."""
+
+    async def close(self) -> None:
+        """End it."""
+
+
+C = TypeVar("C", bound=Connection)
+
+
+class _Source(Renewed[Message]):
+    """A subscription of the bus, with what it takes to make it again."""
+
+    def __init__(self, pattern: str, limit: int, closed: "Callable[[Renewed[Message]], None]") -> None:
+        super().__init__(closed)
+        self.pattern = pattern
+        self.limit = limit
+
+
+class _Service:
+    """A service that is offered."""
+
+    def __init__(self, adapter: "PeerAdapter[Connection]", service: str) -> None:
+        self._adapter = adapter
+        self._service = service
+
+    async def close(self) -> None:
+        """Offer it no more."""
+        await self._adapter.unserve(self._service)
+
+
+class PeerAdapter(Adapter, Generic[C]):
+    """``dial`` opens one connection, which calls ``lost`` at its end, and ``moved`` when it has room again."""
+
+    def __init__(
+        self,
+        address: Address,
+        settings: Settings,
+        dial: "Callable[[PeerAdapter[C]], Awaitable[C]]",
+        *,
+        window: int,
+    ) -> None:
+        self.protocol = address.protocol
+        self.address = address
+        self.settings = settings
+        self._dial = dial
+        self._connection: C | None = None
+        self._sources: list[_Source] = []
+        self._services: dict[str, Handler] = {}
+        self._posting: Posting[Publication] = Posting(
+            self._send, self._room, limit=settings.buffer, window=window, promise=self._promise
+        )
+        self._keeper = Keeper(str(address), self._open, settings.backoff, self._gave_up)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a live connection now."""
+        return self._keeper.connected
+
+    async def start(self) -> None:
+        """The first connection."""
+        await self._keeper.start()
+
+    def publish(self, channel: str, body: bytes, options: Options) -> Awaitable[Promise]:
+        """Publish to a topic."""
+        return self._posting.post(Publication(channel, body, options), len(channel) + len(body))
+
+    def put(self, queue: str, body: bytes, options: Options) -> Awaitable[Promise]:
+        """Put into a queue."""
+        return self.publish(QUEUE + queue, body, options)
+
+    async def subscribe(self, pattern: str, limit: int) -> Source[Message]:
+        """Subscribe, and wait for the peer's answer."""
+        source = _Source(pattern, limit, self._forget)
+        if self._keeper.closed is not None:
+            raise self._keeper.closed
+        try:
+            stream = await self._on_a_connection(lambda connection: connection.listen(pattern, limit))
+        except Closed as closed:
+            if closed.__cause__ is not None:
+                raise
+            source.fail(closed)  # its own program closed the client meanwhile, and is not to be troubled
+            return source
+        self._sources.append(source)
+        source.renew(stream)
+        return source
+
+    async def consume(self, queue: str, limit: int) -> Source[Message]:
+        """Take from a queue."""
+        return await self.subscribe(QUEUE + queue, limit)
+
+    async def call(self, service: str, method: str, body: bytes, options: Options, seconds: float, /) -> Message:
+        """Call a service. While there is no connection it waits for one; it is never tried twice."""
+        try:
+            async with asyncio.timeout(seconds):
+                connection = await self._connected()
+        except TimeoutError as error:
+            raise Timeout("the connection", seconds, sent=False) from error
+        return await connection.call(service, method, body, options, seconds)
+
+    async def serve(self, service: str, handler: Handler, /) -> _Service:
+        """Offer a service, now and after each reconnect."""
+        if service in self._services:
+            raise ValueError(f"the service {service!r} is offered on this connection already")
+        await self._on_a_connection(lambda connection: connection.offer(service, handler))
+        self._services[service] = handler
+        return _Service(self, service)  # type: ignore[arg-type] # whatever its connections are
+
+    async def unserve(self, service: str) -> None:
+        """Offer it no more."""
+        if self._services.pop(service, None) is not None and self._connection is not None:
+            with contextlib.suppress(ConnectionLost, Closed):
+                await self._connection.withdraw(service)
+
+    async def ping(self) -> None:
+        """A round trip to the peer and back."""
+        await (await self._connected()).ping()
+
+    async def close(self) -> None:
+        """Wait for what was published, within reason, and end the connection."""
+        if self._keeper.closed is None and len(self._posting):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_TIME):
+                    await self._posting.settled()
+        await self._keeper.close()
+        closed = self._keeper.closed or Closed("the client was closed")
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+        self._end(closed)
+
+    def _forget(self, source: Renewed[Message]) -> None:
+        self._sources = [each for each in self._sources if each is not source]
+
+    # For connections.
+
+    def lost(self, error: ConnectionLost) -> None:
+        """The connection has ended."""
+        self._posting.pause()
+        self._connection = None
+        self._keeper.lost(error)
+
+    def moved(self) -> None:
+        """It takes more again."""
+        self._posting.pump()
+
+    async def _open(self) -> None:
+        connection = await self._dial(self)
+        try:
+            for source in list(self._sources):
+                await _renew(source, connection)
+            for service, handler in list(self._services.items()):
+                await connection.offer(service, handler)
+            await connection.ping()
+        except BaseException:
+            await connection.close()
+            raise
+        self._connection = connection
+        self._posting.begin()
+
+    def _send(self, publication: Publication, done: Done) -> None:
+        if self._connection is None:
+            raise ConnectionLost("there is no connection", sent=False)
+        self._connection.send(publication, done)
+
+    def _room(self) -> bool:
+        return self._connection is not None and self._connection.room()
+
+    def _promise(self) -> Promise:
+        return Promise.ACKNOWLEDGED if self._connection is None else self._connection.promise
+
+    async def _connected(self) -> C:
+        while True:
+            await self._keeper.up()
+            if self._connection is not None:
+                return self._connection
+            await asyncio.sleep(0)  # it is about to be noticed
+
+    async def _on_a_connection(self, act: Callable[[C], Awaitable[Result]]) -> Result:
+        """Do something that may be done again, until a connection lasts long enough."""
+        while True:
+            connection = await self._connected()
+            try:
+                result = await act(connection)
+            except (ConnectionLost, Closed):
+                if self._keeper.closed is not None:
+                    raise
+                await asyncio.sleep(0)
+                continue
+            if self._connection is connection:
+                return result
+
+    def _gave_up(self, closed: Closed) -> None:
+        self._end(closed)
+
+    def _end(self, closed: Closed) -> None:
+        self._posting.fail(closed)
+        for source in self._sources:
+            source.fail(closed)
+
+
+async def _renew(source: _Source, connection: Connection) -> None:
+    """Subscribe again. What was allowed before and is not now ends that subscription alone."""
+    try:
+        source.renew(await connection.listen(source.pattern, source.limit))
+    except Refused as error:
+        if error.temporary:
+            raise
+        source.fail(error)

@@ -1,0 +1,163 @@
+"""The one face over sABC, against the hub: topics, queues, calls and services by the hub's headers."""
+
+import asyncio
+import datetime as dt
+from collections.abc import Awaitable, Mapping
+from typing import Final
+
+from polywire.client.adapter import Handler, Options, Settings
+from polywire.client.address import Address
+from polywire.client.errors import CallFailed, ConnectionLost, Refused
+from polywire.client.message import Header, Message, Request, octets
+from polywire.client.over_peers import PeerAdapter, Publication
+from polywire.client.posting import Done
+from polywire.client.receipt import Promise
+from polywire.protocols.sabc.assembly import Whole
+from polywire.protocols.sabc.client import open_peer
+from polywire.protocols.sabc.errors import DRAINING, LIMIT, NOT_FOUND
+from polywire.protocols.sabc.headers import http_date
+from polywire.protocols.sabc.operations import DESTINATION, OP, UNSUBSCRIBE
+from polywire.protocols.sabc.peer.failures import Failure
+from polywire.protocols.sabc.peer.handling import Reply
+from polywire.protocols.sabc.peer.peer import Peer
+from polywire.protocols.sabc.remote_hub import HubSubscription, RemoteHub, publishing, replying
+from polywire.protocols.sabc.state import Side
+
+WINDOW: Final = 512
+"""Publications that may be unanswered."""
+
+TAGS: Final[Mapping[str, str]] = {
+    "400": "bad-request",
+    "403": "forbidden",
+    "404": "no-service",
+    "408": "timeout",
+    "429": "limit",
+    "503": "unavailable",
+    "504": "timeout",
+}
+FAILED: Final = 500
+NOWHERE: Final = ((OP, UNSUBSCRIBE), (DESTINATION, "polywire/nowhere"))
+"""sABC has no ping. The answer to this is 404, and changes nothing."""
+
+
+class SabcConnection:
+    """One session with a hub."""
+
+    promise = Promise.ACKNOWLEDGED
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._hub = RemoteHub(peer)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return self._peer.is_open
+
+    def room(self) -> bool:
+        """Whether it takes another message now."""
+        return self._peer.has_room
+
+    def send(self, publication: Publication, done: Done) -> None:
+        """Publish."""
+        options = publication.options
+        headers = publishing(publication.channel, _headers(options.headers), options.content_type)
+        self._peer.tell(publication.body, headers).add_done_callback(lambda told: _told(told, done))
+
+    async def listen(self, pattern: str, limit: int) -> HubSubscription:
+        """Subscribe, or take from a queue."""
+        try:
+            return await self._hub.subscribe(pattern, limit=limit)
+        except Failure as error:
+            raise _refused(error) from error
+
+    async def offer(self, service: str, handler: Handler) -> None:
+        """Offer a service."""
+
+        async def answer(request: Request) -> bytes | Reply:
+            try:
+                outcome = handler(request)
+                found = await outcome if isinstance(outcome, Awaitable) else outcome
+            except CallFailed as error:
+                raise Failure(error.code, error.text) from error
+            return replying(found) if isinstance(found, Message) else octets(found)
+
+        try:
+            await self._hub.serve(service, answer)
+        except Failure as error:
+            raise _refused(error) from error
+
+    async def withdraw(self, service: str) -> None:
+        """Offer it no more."""
+        await self._hub.unserve(service)
+
+    async def call(self, service: str, method: str, body: bytes, options: Options, seconds: float) -> Message:
+        """Call a service."""
+        headers = _headers(options.headers)
+        try:
+            return await self._hub.call(
+                service, method, body, headers=headers, content_type=options.content_type, timeout=seconds
+            )
+        except Failure as error:
+            code = int(error.code) if error.code.isdecimal() else FAILED
+            raise CallFailed(code, TAGS.get(error.code, "handler-failed"), error.text) from error
+
+    async def ping(self) -> None:
+        """There and back."""
+        try:
+            await self._peer.ask(b"", NOWHERE)
+        except Failure as error:
+            if error.code != NOT_FOUND:
+                raise _refused(error) from error
+
+    async def close(self) -> None:
+        """End it."""
+        await self._peer.close()
+
+
+async def connect(address: Address, settings: Settings) -> PeerAdapter[SabcConnection]:
+    """A connected adapter."""
+    adapter: PeerAdapter[SabcConnection] = PeerAdapter(address, settings, _dial, window=WINDOW)
+    await adapter.start()
+    return adapter
+
+
+async def _dial(adapter: PeerAdapter[SabcConnection]) -> SabcConnection:
+    address, settings = adapter.address, adapter.settings
+    peer = Peer(Side.CLIENT, messages=address.websocket)
+    await open_peer(peer, address, settings.client_id, tls=settings.tls, connect_time=settings.connect_time)
+    connection = SabcConnection(peer)
+    peer.on_room = adapter.moved
+    ended = peer.on_lost
+
+    def lost(error: ConnectionLost) -> None:
+        if ended is not None:
+            ended(error)
+        adapter.lost(error)
+
+    peer.on_lost = lost
+    return connection
+
+
+def _headers(headers: Mapping[str, Header] | None) -> dict[str, str]:
+    """SABC's headers are texts; dates go as HTTP writes them."""
+    return {key: _text(value) for key, value in (headers or {}).items()}
+
+
+def _text(value: Header) -> str:
+    if isinstance(value, dt.datetime):
+        return http_date(int(value.timestamp())) or value.isoformat()
+    return str(value)
+
+
+def _told(answer: "asyncio.Future[Whole]", done: Done) -> None:
+    error = None if answer.cancelled() else answer.exception()
+    if isinstance(error, Failure):
+        if error.code != DRAINING:  # the session is about to end, and it is sent again on the next one
+            done(_refused(error))
+    elif error is None or isinstance(error, Exception):
+        done(error)
+
+
+def _refused(error: Failure) -> Refused:
+    return Refused(error.text, code=error.code, temporary=error.code in {DRAINING, LIMIT})

@@ -1,0 +1,176 @@
+"""The one face over UMQ, against the hub: topics, queues, calls and services by the hub's methods."""
+
+import asyncio
+import datetime as dt
+from collections.abc import Awaitable, Mapping
+from typing import Final
+
+from polywire.client.adapter import Handler, Options, Settings
+from polywire.client.address import Address
+from polywire.client.errors import CallFailed, Refused
+from polywire.client.message import NO_HEADERS, Header, Message, Request, octets
+from polywire.client.over_peers import PeerAdapter, Publication
+from polywire.client.posting import Done
+from polywire.client.receipt import Promise
+from polywire.protocols.umq.client import credentials, open_peer
+from polywire.protocols.umq.codes import FatalCode
+from polywire.protocols.umq.peer.arriving import Received
+from polywire.protocols.umq.peer.failures import RpcException
+from polywire.protocols.umq.peer.peer import TEMPORARY, Peer
+from polywire.protocols.umq.remote_hub import HubRequest, HubSubscription, RemoteHub, publishing
+from polywire.protocols.umq.state import Role
+
+WINDOW: Final = 512
+"""Publications that may be unacknowledged; the hub allows a connection 1000 requests unless told otherwise."""
+
+MEANINGS: Final[Mapping[int, tuple[int, str]]] = {
+    FatalCode.NO_RPC_SERVER: (404, "no-service"),
+    FatalCode.NO_ROUTE: (404, "no-method"),
+    FatalCode.UNAVAILABLE: (503, "unavailable"),
+    FatalCode.LIMIT_EXCEEDED: (429, "limit"),
+    FatalCode.SHUTTING_DOWN: (503, "draining"),
+    FatalCode.BAD_REQUEST: (400, "bad-request"),
+    FatalCode.FORBIDDEN: (403, "forbidden"),
+}
+CODES: Final[Mapping[int, FatalCode]] = {
+    400: FatalCode.BAD_REQUEST,
+    403: FatalCode.FORBIDDEN,
+    404: FatalCode.NO_ROUTE,
+    429: FatalCode.UNAVAILABLE,
+    503: FatalCode.UNAVAILABLE,
+}
+
+
+class UmqStream:
+    """A subscription as the bus reads it."""
+
+    def __init__(self, subscription: HubSubscription) -> None:
+        self._subscription = subscription
+
+    async def __anext__(self) -> Message:
+        found = await self._subscription.__anext__()
+        return Message(found.channel, found.body, found.headers, found.content_type, attachments=found.attachments)
+
+    async def leave(self) -> None:
+        """Want no more."""
+        self._subscription.leave()
+
+
+class UmqConnection:
+    """One connection to a hub."""
+
+    promise = Promise.ACKNOWLEDGED
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._hub = RemoteHub(peer)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return self._peer.is_open
+
+    def room(self) -> bool:
+        """Whether it takes another message now."""
+        return self._peer.has_room
+
+    def send(self, publication: Publication, done: Done) -> None:
+        """Publish."""
+        options = publication.options
+        payload = publishing(
+            publication.channel,
+            publication.body,
+            _headers(options.headers),
+            options.content_type,
+            retain=options.retain,
+        )
+        self._peer.tell(payload.text, payload.attachments).add_done_callback(lambda told: _told(told, done))
+
+    async def listen(self, pattern: str, limit: int) -> UmqStream:
+        """Subscribe, or take from a queue."""
+        try:
+            return UmqStream(await self._hub.subscribe(pattern, limit=limit))
+        except RpcException as error:
+            raise _refused(error) from error
+
+    async def offer(self, service: str, handler: Handler) -> None:
+        """Offer a service."""
+
+        async def answer(request: HubRequest) -> bytes:
+            asked = Request(request.service, request.method, request.body, content_type=request.content_type)
+            try:
+                outcome = handler(asked)
+                found = await outcome if isinstance(outcome, Awaitable) else outcome
+            except CallFailed as error:
+                code = CODES.get(error.code)
+                raise (RpcException(error.text) if code is None else RpcException.of(code, error.text)) from error
+            return found.body if isinstance(found, Message) else octets(found)
+
+        try:
+            await self._hub.serve(service, answer)
+        except RpcException as error:
+            raise _refused(error) from error
+
+    async def withdraw(self, service: str) -> None:
+        """Offer it no more."""
+        await self._hub.unserve(service)
+
+    async def call(self, service: str, method: str, body: bytes, options: Options, seconds: float) -> Message:
+        """Call a service."""
+        try:
+            found = await self._hub.call(
+                service,
+                method,
+                body,
+                headers=_headers(options.headers),
+                content_type=options.content_type,
+                timeout=seconds,
+            )
+        except RpcException as error:
+            code, tag = MEANINGS.get(error.code, (500, "handler-failed"))
+            raise CallFailed(code, tag, error.message or error.text) from error
+        return Message("", found.body, attachments=found.attachments)
+
+    async def ping(self) -> None:
+        """There and back."""
+        await self._hub.whoami()
+
+    async def close(self) -> None:
+        """End it."""
+        await self._peer.close()
+
+
+async def connect(address: Address, settings: Settings) -> PeerAdapter[UmqConnection]:
+    """A connected adapter."""
+    adapter: PeerAdapter[UmqConnection] = PeerAdapter(address, settings, _dial, window=WINDOW)
+    await adapter.start()
+    return adapter
+
+
+async def _dial(adapter: PeerAdapter[UmqConnection]) -> UmqConnection:
+    peer = Peer(Role.CLIENT)
+    address, settings = adapter.address, adapter.settings
+    await open_peer(peer, address, credentials(address), tls=settings.tls, connect_time=settings.connect_time)
+    peer.on_lost = adapter.lost
+    peer.on_room = adapter.moved
+    return UmqConnection(peer)
+
+
+def _headers(headers: Mapping[str, Header] | None) -> Mapping[str, str | int | float]:
+    """JSON has no dates: they go as ISO 8601 writes them."""
+    if not headers:
+        return NO_HEADERS  # type: ignore[return-value] # there is no date in none
+    return {key: value.isoformat() if isinstance(value, dt.datetime) else value for key, value in headers.items()}
+
+
+def _told(answer: "asyncio.Future[Received]", done: Done) -> None:
+    error = None if answer.cancelled() else answer.exception()
+    if isinstance(error, RpcException):
+        if error.code != FatalCode.SHUTTING_DOWN:  # the connection is about to end, and it is sent again on the next
+            done(_refused(error))
+    elif error is None or isinstance(error, Exception):
+        done(error)
+
+
+def _refused(error: RpcException) -> Refused:
+    return Refused(error.message, code=error.code, temporary=error.code in TEMPORARY)

@@ -1,0 +1,227 @@
+"""Staying connected: how long to wait before trying again, what waits meanwhile, and who does the trying.
+
+A client gives a ``Keeper`` the coroutine that opens its connection and makes everything as it was (login,
+subscriptions, what is unacknowledged), and tells it when the connection is lost. What is published meanwhile waits in
+a ``Backlog``, within its bound, each with its receipt.
+"""
+
+import asyncio
+import collections
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from polywire.client.errors import BufferFull, Closed, ConnectionLost, Refused
+from polywire.client.receipt import Receipt
+from polywire.errors import PolywireError
+
+BUFFER: Final = 8 * 1024 * 1024
+"""Octets that may wait to be sent, unless told otherwise."""
+
+STABLE: Final = 10.0
+"""Seconds a connection must have lasted for the next pause to be a short one again."""
+
+OVERHEAD: Final = 64
+"""Octets a waiting message counts beside its own."""
+
+log = logging.getLogger("polywire.client")
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before each attempt: a random part of a time that doubles, from ``first`` to ``most`` seconds.
+
+    ``give_up`` is for how many seconds to try in all, None for ever.
+    """
+
+    first: float = 0.2
+    most: float = 10.0
+    give_up: float | None = None
+
+    def pause(self, attempt: int) -> float:
+        """Seconds before the attempt of this number, counted from 0."""
+        longest = min(self.most, self.first * 2.0 ** min(attempt, 32))
+        # Clients that lost the same hub at the same moment must not come back at the same moment.
+        return random.uniform(longest / 10, longest)  # noqa: S311 - no secret
+
+
+class Entry:
+    """Something that waits to be sent."""
+
+    __slots__ = ("octets", "receipt", "what", "withdrawn")
+
+    def __init__(self, what: object, octets: int, receipt: Receipt | None) -> None:
+        self.what = what
+        self.octets = octets
+        self.receipt = receipt
+        self.withdrawn = False
+
+
+class Backlog:
+    """What waits for a connection, or for room on it, in order. ``limit`` bounds its octets."""
+
+    def __init__(self, limit: int = BUFFER) -> None:
+        self._limit = limit
+        self._entries: collections.deque[Entry] = collections.deque()
+        self.octets = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, what: object, octets: int) -> Receipt:
+        """Keep one more, or raise ``BufferFull``. Cancelling whoever awaits its receipt takes it out again."""
+        if self.octets + octets > self._limit and self._entries:
+            raise BufferFull(self.octets, self._limit)
+        receipt = Receipt()
+        entry = Entry(what, octets + OVERHEAD, receipt)
+        receipt.withdraw = lambda: self._withdraw(entry)
+        self._entries.append(entry)
+        self.octets += entry.octets
+        return receipt
+
+    def put_back(self, pieces: Iterable[bytes]) -> None:
+        """Pieces that were given to a connection and did not get out go first, whatever the bound."""
+        for piece in reversed(list(pieces)):
+            entry = Entry(piece, len(piece) + OVERHEAD, None)
+            self._entries.appendleft(entry)
+            self.octets += entry.octets
+
+    def drain(self, send: Callable[[Entry], bool]) -> None:
+        """Give out what waits, in order, as long as ``send`` takes it."""
+        while self._entries:
+            entry = self._entries[0]
+            if not entry.withdrawn:
+                if not send(entry):
+                    return
+                self.octets -= entry.octets
+            # Sending may have changed what is first only by an error, which ends this anyway.
+            self._entries.popleft()
+
+    def fail(self, error: Exception) -> None:
+        """Nothing of it will be sent."""
+        entries, self._entries = self._entries, collections.deque()
+        self.octets = 0
+        for entry in entries:
+            if entry.receipt is not None and not entry.withdrawn:
+                entry.receipt.fail(error)
+
+    def _withdraw(self, entry: Entry) -> None:
+        if not entry.withdrawn:
+            entry.withdrawn = True
+            self.octets -= entry.octets
+            entry.what = None
+
+
+class Keeper:
+    """Opens a connection, and opens it again whenever it is lost.
+
+    ``open_`` makes one attempt. ``on_give_up`` is told when there will be no further one: the peer refused for good,
+    the time is up, or ``backoff`` is None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_: Callable[[], Awaitable[None]],
+        backoff: Backoff | None,
+        on_give_up: Callable[[Closed], None],
+    ) -> None:
+        self._name = name
+        self._open = open_
+        self._backoff = backoff
+        self._on_give_up = on_give_up
+        self._task: asyncio.Task[None] | None = None
+        self._attempt = 0
+        self._since = 0.0
+        self._waiting: set[asyncio.Future[None]] = set()
+        self.connected = False
+        self.closed: Closed | None = None
+
+    async def start(self) -> None:
+        """The first attempt; its error is the caller's."""
+        await self._open()
+        self._up()
+
+    def lost(self, error: Exception | None) -> None:
+        """The connection has ended and nobody wanted that."""
+        if self.closed is not None or not self.connected:
+            return
+        self.connected = False
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._since > STABLE:
+            self._attempt = 0
+        log.info("%s: the connection was lost: %s", self._name, error or "the peer closed it")
+        if self._backoff is None:
+            self._give_up(error or ConnectionLost("the peer closed the connection"))
+        else:
+            self._task = loop.create_task(self._again(self._backoff))
+
+    async def up(self) -> None:
+        """Wait until there is a connection. Raises ``Closed`` where there will be none."""
+        while not self.connected:
+            if self.closed is not None:
+                raise self.closed
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiting.discard(waiter)
+
+    async def close(self) -> None:
+        """Try no more."""
+        if self.closed is None:
+            self.closed = Closed("the client was closed")
+        self.connected = False
+        self._wake()
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+
+    async def _again(self, backoff: Backoff) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while True:
+            pause = backoff.pause(self._attempt)
+            self._attempt += 1
+            await asyncio.sleep(pause)
+            try:
+                await self._open()
+            except (PolywireError, OSError) as error:
+                if isinstance(error, Refused) and not error.temporary:
+                    self._give_up(error)
+                    return
+                if backoff.give_up is not None and loop.time() - began > backoff.give_up:
+                    self._give_up(error)
+                    return
+                log.info("%s: attempt %d failed: %s", self._name, self._attempt, error)
+            except Exception as error:
+                log.exception("%s: connecting again failed in a way nobody thought of", self._name)
+                self._give_up(error)
+                return
+            else:
+                self._up()
+                log.info("%s: connected again", self._name)
+                return
+
+    def _up(self) -> None:
+        self.connected = True
+        self._since = asyncio.get_running_loop().time()
+        self._wake()
+
+    def _give_up(self, error: Exception) -> None:
+        closed = Closed(f"{self._name}: the connection is gone for good: {error}")
+        closed.__cause__ = error
+        self.closed = closed
+        self._wake()
+        self._on_give_up(closed)
+
+    def _wake(self) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,179 @@
+"""Checking a journal: every octet of every segment is read, and nothing is believed that a CRC does not prove.
+
+Nothing is changed. What a writer is just adding is not looked at.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from polywire.journal.errors import CorruptBatch
+from polywire.journal.framing import END_OF_STREAM
+from polywire.journal.index import Entry, read_index
+from polywire.journal.parquet import row_groups
+from polywire.journal.runs import decode, load_head
+from polywire.journal.segments import INDEX, PARQUET, SegmentFile, choose_segments, segment_name
+from polywire.journal.storage import Storage, find_storage
+from polywire.journal.survey import Survey, survey
+
+DAMAGE: Final = "damage"
+NOTE: Final = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be. ``damage``: rows are lost or wrong; ``note``: nothing is."""
+
+    severity: str
+    position: int
+    reason: str
+    first_offset: int | None = None
+    rows: int | None = None
+
+    def __str__(self) -> str:
+        lost = ""
+        if self.first_offset is not None and self.severity == DAMAGE:
+            lost = f"; lost from offset {self.first_offset}" + (f": {self.rows} rows" if self.rows else "")
+        return f"{self.severity} at {self.position}: {self.reason}{lost}"
+
+
+@dataclass(slots=True)
+class Verified:
+    """What was found in one segment; ``batches`` are the row groups of a compacted one."""
+
+    name: str
+    first_offset: int
+    end_offset: int
+    octets: int = 0
+    batches: int = 0
+    rows: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether all rows that were ever safe in it are still there."""
+        return all(finding.severity != DAMAGE for finding in self.findings)
+
+
+def verify(place: str | Path, *, filesystem: Any = None) -> Iterator[Verified]:
+    """Check one segment after the other; what is found comes as each is done."""
+    return verify_storage(find_storage(place, filesystem))
+
+
+def verify_storage(storage: Storage) -> Iterator[Verified]:
+    """The same for a place that is known already."""
+    sizes = storage.sizes()
+    files = choose_segments(list(sizes))
+    end_offset = files[0].first_offset if files else 0
+    for number, file in enumerate(files):
+        behind = files[number + 1].first_offset if number + 1 < len(files) else None
+        try:
+            if file.format == PARQUET:
+                found = _verify_parquet(storage, file, behind)
+            else:
+                found = _verify_arrow(storage, file, sizes[file.name], behind)
+        except FileNotFoundError:
+            continue  # compacted or removed meanwhile
+        if file.first_offset < end_offset:
+            found.findings.insert(0, Finding(DAMAGE, 0, f"it begins at {file.first_offset}, before the last one ends"))
+        end_offset = max(found.end_offset, end_offset)
+        yield found
+
+
+def _verify_arrow(storage: Storage, file: SegmentFile, size: int, behind: int | None) -> Verified:
+    known = _index_of(storage, file)
+    live = behind is None and storage.being_written()
+    if live:
+        size = known[-1].end if known else 0
+    found = Verified(file.name, file.first_offset, file.first_offset, octets=size)
+    if live and not known:
+        return found
+    with storage.open(file.name) as opened:
+        if behind is not None:  # it may have grown since it was listed, but does no more
+            size = found.octets = opened.size()
+        octets = opened.read(size)
+        try:
+            head = load_head(opened, file.name)
+        except CorruptBatch as error:
+            rows = None if behind is None else behind - file.first_offset
+            found.findings.append(Finding(DAMAGE, 0, error.reason, file.first_offset, rows))
+            return found
+    if known is None:
+        found.findings.append(Finding(NOTE, 0, "it has no index, or a bad one"))
+    seen = survey(octets, len(head), known or (), first_offset=file.first_offset)
+    found.batches = len(seen.batches)
+    found.rows = sum(batch.rows for batch in seen.batches)
+    if seen.batches:
+        found.end_offset = seen.batches[-1].end_offset
+    found.findings.extend(_holes(seen, known or [], size, behind, file.first_offset))
+    indexed = {entry.position for entry in known or []}
+    missing = sum(batch.position not in indexed for batch in seen.batches)
+    if missing and known is not None:
+        found.findings.append(Finding(NOTE, 0, f"its index does not know {missing} of {found.batches} batches"))
+    for batch in seen.batches:
+        rows = decode(head, octets[batch.position : batch.end], ["offset"])
+        offsets = rows.column(0)
+        if rows.num_rows != batch.rows or offsets[0].as_py() != batch.first_offset:
+            reason = "its rows are not those that its header speaks of"
+            found.findings.append(Finding(DAMAGE, batch.position, reason, batch.first_offset, batch.rows))
+    return found
+
+
+def _holes(seen: Survey, known: list[Entry], size: int, behind: int | None, first_offset: int) -> Iterator[Finding]:
+    for hole in seen.holes:
+        before = [batch.end_offset for batch in seen.batches if batch.end <= hole.position]
+        after = [batch.first_offset for batch in seen.batches if batch.position >= hole.end]
+        first = before[-1] if before else first_offset
+        indexed = any(entry.position >= hole.position for entry in known)
+        if not after and behind is None and not indexed:
+            yield Finding(NOTE, hole.position, f"a crash left {hole.end - hole.position} octets: {hole.reason}")
+            continue
+        if not after and behind == first and not indexed:
+            yield Finding(NOTE, hole.position, "the mark for its end is damaged")
+            continue
+        end = after[0] if after else behind
+        yield Finding(DAMAGE, hole.position, hole.reason, first, hole.rows if end is None else end - first)
+    for entry in known:
+        if entry.end > size:
+            reason = f"the file ends at {size}, before the batch does"
+            yield Finding(DAMAGE, entry.position, reason, entry.first_offset, entry.rows)
+    if behind is not None and not seen.ended and not seen.holes:
+        yield Finding(NOTE, size, f"the mark for its end, {len(END_OF_STREAM)} octets, is missing")
+
+
+def _verify_parquet(storage: Storage, file: SegmentFile, behind: int | None) -> Verified:
+    found = Verified(file.name, file.first_offset, file.first_offset)
+    with storage.open(file.name) as opened:
+        found.octets = opened.size()
+        try:
+            parquet = pq.ParquetFile(opened, page_checksum_verification=True)
+            groups = row_groups(parquet.metadata)
+        except (pa.ArrowException, OSError) as error:
+            rows = None if behind is None else behind - file.first_offset
+            found.findings.append(Finding(DAMAGE, 0, f"it can't be opened: {error}", file.first_offset, rows))
+            return found
+        for group in groups:
+            found.batches += 1
+            found.rows += group.rows
+            try:
+                for _ in parquet.iter_batches(row_groups=[group.number]):
+                    pass
+            except (pa.ArrowException, OSError) as error:
+                found.findings.append(Finding(DAMAGE, group.position, str(error), group.first_offset, group.rows))
+            if group.first_offset < found.end_offset:
+                reason = "its rows have offsets that others before it have"
+                found.findings.append(Finding(DAMAGE, group.position, reason, group.first_offset, group.rows))
+            found.end_offset = group.end_offset
+    return found
+
+
+def _index_of(storage: Storage, file: SegmentFile) -> list[Entry] | None:
+    try:
+        with storage.open(segment_name(file.first_offset, INDEX)) as opened:
+            return read_index(opened.read())
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,109 @@
+"""What a peer receives: messages in order, acknowledged once the program is done with them.
+
+An ack stands for all messages up to its number, so one is sent as far as everything before is done. All that become
+due in a turn of the event loop go as one.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from polywire.protocols.frame import Frame
+from polywire.protocols.micromsg import properties
+from polywire.protocols.micromsg.dotnet import TypeReader
+from polywire.protocols.micromsg.frames import Error, Message
+from polywire.protocols.micromsg.json_payload import check
+from polywire.protocols.micromsg.negotiation import Agreement
+from polywire.protocols.micromsg.properties import Value
+from polywire.protocols.micromsg.windows import ReceiveWindow, ack
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message as the program gets it. ``type_name`` is empty where it has none.
+
+    ``ack`` says that the program is done with it; until then it counts against the window of the other side, and is
+    not lost where it came from a queue.
+    """
+
+    destination: str
+    payload: bytes
+    properties_text: str = ""
+    type_name: str = ""
+    acknowledge: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+
+    @property
+    def properties(self) -> dict[str, Value]:
+        """The properties by key: numbers, texts and dates."""
+        return properties.read(self.properties_text) if self.properties_text else {}
+
+    def ack(self) -> None:
+        """Be done with it. Only the first time counts."""
+        self.acknowledge()
+
+
+class _Due:
+    """A message that came and is not acknowledged."""
+
+    __slots__ = ("done", "sequence")
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self.done = False
+
+
+class Inflow:
+    """One peer's way in. ``send`` writes an ack."""
+
+    def __init__(self, send: Callable[[Frame], None]) -> None:
+        self.types = TypeReader()
+        self._send = send
+        self._window = ReceiveWindow()
+        self._number = 0
+        self._json = False
+        self._due: deque[_Due] = deque()
+        self._scheduled = False
+
+    def __len__(self) -> int:
+        """How many messages came and were not acknowledged."""
+        return len(self._due)
+
+    def agree(self, agreement: Agreement) -> None:
+        """The handshake is done."""
+        self._window = ReceiveWindow(agreement.window)
+        self._number = agreement.number(agreement.acks or "") or 0
+        self._json = agreement.json
+
+    def take(self, frame: Message) -> Received | Error:
+        """The message for the program, or the ERROR that ends the connection."""
+        wrong = self._window.received(frame.sequence)
+        if wrong is None and self._json:
+            wrong = check(frame.payload)
+        if wrong is not None:
+            return wrong
+        if not self._number:
+            return Received(frame.destination, frame.payload, frame.properties, self.types.current)
+        due = _Due(frame.sequence)
+        self._due.append(due)
+        return Received(frame.destination, frame.payload, frame.properties, self.types.current, lambda: self._done(due))
+
+    def flush(self) -> None:
+        """Acknowledge what the program is done with, without waiting for the end of the turn."""
+        self._scheduled = False
+        last = 0
+        while self._due and self._due[0].done:
+            last = self._due.popleft().sequence
+        if last:
+            self._window.acknowledge(last)
+            self._send(ack(self._number, last))
+
+    def close(self) -> None:
+        """The connection has ended: nothing can be acknowledged any more."""
+        self._due.clear()
+
+    def _done(self, due: _Due) -> None:
+        due.done = True
+        if not self._scheduled and self._due and self._due[0].done:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self.flush)

@@ -1,0 +1,98 @@
+"""What an sABC peer sends: frames in the states that allow them, long messages in several.
+
+A long message goes frame by frame as the connection takes it, so that short ones may come between.
+"""
+
+import asyncio
+
+from polywire.client.errors import Closed
+from polywire.client.link import Link
+from polywire.protocols.frame import Frame
+from polywire.protocols.sabc.commands import Message
+from polywire.protocols.sabc.encoding import encode, split
+from polywire.protocols.sabc.state import Session, State
+
+
+class Sender:
+    """One peer's way out. ``messages``: the link keeps messages apart. ``max_frame``: octets of a frame, 0 for any.
+
+    ``reason`` says why it is closed.
+    """
+
+    def __init__(self, session: Session, *, messages: bool, max_frame: int) -> None:
+        self.session = session
+        self.link: Link | None = None
+        self.reason = ""
+        self._messages = messages
+        self._max_frame = max_frame
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages may be sent."""
+        return self.link is not None and self.session.state is State.OPEN
+
+    @property
+    def session_id(self) -> str:
+        """The session's id, empty before it has one."""
+        return self.session.session_id or ""
+
+    def check(self) -> None:
+        """Raise ``Closed`` where no message can be sent."""
+        if not self.is_open:
+            raise Closed(self.reason or "the session is not open", sent=False)
+
+    def send(self, frame: Frame) -> None:
+        """Send one frame."""
+        octets = encode(frame)
+        self.session.send(frame)
+        self._write(octets)
+
+    def refuse(self, frame: Frame) -> None:
+        """Send the last frame of a session that was over before it began."""
+        self._write(encode(frame))
+
+    async def deliver(self, message: Message) -> None:
+        """Send a message, in several frames where it is long, and wait where the connection does not take more."""
+        if not self._max_frame or len(message.body) < self._max_frame // 2:  # base64 makes it a third longer
+            self.send(message)
+        else:
+            pieces = [encode(piece) for piece in split(message, self._max_frame)]
+            self.session.send(message)
+            while pieces:
+                self._write(pieces.pop(0))
+                try:
+                    await self.room()
+                except asyncio.CancelledError:
+                    # There is no way to take back what is begun, and the other side would wait for the rest.
+                    while pieces:
+                        self._write(pieces.pop(0))
+                    raise
+        await self.room()
+
+    def answer(self, frame: Frame) -> None:
+        """Send an answer at once, in several frames where it is long."""
+        if isinstance(frame, Message) and self._max_frame and len(frame.body) >= self._max_frame // 2:
+            pieces = [encode(piece) for piece in split(frame, self._max_frame)]
+            self.session.send(frame)
+            for piece in pieces:
+                self._write(piece)
+        else:
+            self.send(frame)
+
+    async def room(self) -> None:
+        """Wait while more is written than the connection takes."""
+        if self.link is not None and self.link.full:
+            await self.link.room()
+
+    def close(self, reason: str) -> None:
+        """The connection has ended."""
+        self.link = None
+        self.reason = self.reason or reason
+
+    def _write(self, octets: bytes) -> None:
+        if self.link is None:
+            return
+        if self._messages:
+            self.link.send(octets, text=True)
+        else:
+            self.link.write(octets)

@@ -1,0 +1,214 @@
+"""The hub's operations, asked for over a ``Peer``: publish, subscribe, call, serve.
+
+sABC leaves headers to its users; these are the ones the hub understands (docs/protocols/sabc.md, "On the hub").
+Messages that the hub pushes are told apart by theirs; all others go to the handler the peer had before.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Self
+
+from polywire.client.inbox import LIMIT, Inbox
+from polywire.client.message import Message, Request
+from polywire.protocols.sabc import operations
+from polywire.protocols.sabc.assembly import Whole
+from polywire.protocols.sabc.errors import NOT_FOUND
+from polywire.protocols.sabc.headers import Header, header
+from polywire.protocols.sabc.operations import DESTINATION, METHOD, OP, SERVICE, SUBSCRIPTION
+from polywire.protocols.sabc.peer import handling
+from polywire.protocols.sabc.peer.failures import Failure
+from polywire.protocols.sabc.peer.handling import Later, Outcome, Reply
+from polywire.protocols.sabc.peer.peer import Peer
+
+CONTENT_TYPE = "content-type"
+OWN = frozenset({OP, DESTINATION, SERVICE, METHOD, SUBSCRIPTION, CONTENT_TYPE})
+NO_HEADERS: Mapping[str, str] = {}
+
+ServiceHandler = Callable[[Request], Outcome | Awaitable[Outcome]]
+
+
+class HubSubscription:
+    """The messages of a topic, a pattern or a queue, as an async iterator. Leave it with ``leave`` or ``async with``.
+
+    A queue's message is this program's once ``Message.ack`` is called; what is not acknowledged goes back to the queue.
+    """
+
+    def __init__(self, hub: "RemoteHub", destination: str, limit: int) -> None:
+        self.destination = destination
+        self.inbox: Inbox[Message] = Inbox(hub.peer.intake, limit)
+        self._hub = hub
+        self._unacknowledged: set[Later] = set()
+
+    async def leave(self) -> None:
+        """Want no more; what waits is dropped, and a queue's messages go to others."""
+        await self._hub.leave(self)
+
+    def take(self, message: Whole) -> Later | None:
+        """Put a message where the reader finds it; the answer, where one is wanted, comes with its ``ack``."""
+        if message.send_only:
+            self.inbox.put(_message(message), len(message.body))
+            return None
+        later = Later()
+        self._unacknowledged.add(later)
+
+        def acknowledge() -> None:
+            self._unacknowledged.discard(later)
+            later.answer()
+
+        self.inbox.put(_message(message, acknowledge), len(message.body))
+        return later
+
+    def stop(self) -> None:
+        """Nothing more comes."""
+        self.inbox.close()
+        for later in self._unacknowledged:
+            later.drop()
+        self._unacknowledged.clear()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        return await self.inbox.__anext__()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.leave()
+
+
+class RemoteHub:
+    """The hub at the other end of a session. What it refuses raises ``Failure`` with its code."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self._others = peer.handler
+        self._subscriptions: dict[str, HubSubscription] = {}
+        self._services: dict[str, ServiceHandler] = {}
+        peer.handler = self._pushed
+        peer.on_lost = self._lost
+
+    async def publish(
+        self,
+        channel: str,
+        body: bytes | str,
+        *,
+        headers: Mapping[str, str] = NO_HEADERS,
+        content_type: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in Peer.ask
+    ) -> None:
+        """Publish to a topic, or put into ``queue/<name>``. Returns when the hub has it safe."""
+        await self.peer.ask(body, publishing(channel, headers, content_type), timeout=timeout)
+
+    async def subscribe(self, destination: str, *, limit: int = LIMIT) -> HubSubscription:
+        """Hear what is published to a pattern (``*`` one level, a last ``**`` any number), or take from a queue."""
+        number = self.peer.new_id()
+        subscription = HubSubscription(self, destination, limit)
+        self._subscriptions[number] = subscription
+        asked = ((OP, operations.SUBSCRIBE), (DESTINATION, destination))
+        try:
+            await self.peer.ask(b"", asked, msg_id=number)
+        except BaseException:
+            del self._subscriptions[number]
+            subscription.stop()
+            raise
+        return subscription
+
+    async def leave(self, subscription: HubSubscription) -> None:
+        """Undo ``subscribe``; ``HubSubscription.leave`` is the way to do so."""
+        subscription.stop()
+        for number, known in list(self._subscriptions.items()):
+            if known is subscription:
+                del self._subscriptions[number]
+                if self.peer.is_open:
+                    await self.peer.ask(b"", ((OP, operations.UNSUBSCRIBE), (DESTINATION, subscription.destination)))
+
+    async def call(
+        self,
+        service: str,
+        method: str,
+        body: bytes | str = b"",
+        *,
+        headers: Mapping[str, str] = NO_HEADERS,
+        content_type: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in Peer.ask
+    ) -> Message:
+        """Call a service, whatever protocol it is offered over."""
+        asked = ((OP, operations.CALL), (SERVICE, service), (METHOD, method))
+        answer = await self.peer.ask(body, (*asked, *_travelling(headers, content_type)), timeout=timeout)
+        return _message(answer)
+
+    async def serve(self, service: str, handler: ServiceHandler) -> None:
+        """Offer a service. What ``handler`` raises is told to its caller: ``Failure`` with its code and words."""
+        before = self._services.get(service)
+        self._services[service] = handler
+        try:
+            await self.peer.ask(b"", ((OP, operations.SERVE), (SERVICE, service)))
+        except BaseException:
+            if before is None:
+                del self._services[service]
+            else:
+                self._services[service] = before
+            raise
+
+    async def unserve(self, service: str) -> None:
+        """Offer it no more; calls that are under way are still answered."""
+        self._services.pop(service, None)
+        await self.peer.ask(b"", ((OP, operations.UNSERVE), (SERVICE, service)))
+
+    def _pushed(self, request: handling.Request) -> Outcome | Later | Awaitable[Outcome]:
+        message = request.message
+        number = header(message.headers, SUBSCRIPTION)
+        if number is not None:
+            subscription = self._subscriptions.get(number)
+            if subscription is not None:
+                return subscription.take(message)
+            # It was left meanwhile: no answer, so that a queue gives the message to others.
+            later = Later()
+            later.drop()
+            return later
+        service = header(message.headers, SERVICE)
+        if service is not None:
+            handler = self._services.get(service)
+            if handler is None:
+                raise Failure(NOT_FOUND, f"{service} is not served here")
+            asked = _message(message)
+            method = header(message.headers, METHOD) or ""
+            return handler(Request(service, method, asked.body, asked.headers, asked.content_type))
+        if self._others is None:
+            raise Failure(NOT_FOUND, "nobody takes messages here")
+        return self._others(request)
+
+    def _lost(self, error: Exception) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.inbox.fail(error)
+        self._subscriptions.clear()
+
+
+def publishing(
+    channel: str, headers: Mapping[str, str] = NO_HEADERS, content_type: str | None = None
+) -> tuple[Header, ...]:
+    """The headers of a publication."""
+    return ((OP, operations.PUBLISH), (DESTINATION, channel), *_travelling(headers, content_type))
+
+
+def replying(message: Message) -> Reply:
+    """A reply of the hub's make: what may go along with a body does."""
+    headers = {key: str(value) for key, value in message.headers.items()}
+    return Reply(message.body, _travelling(headers, message.content_type))
+
+
+def _travelling(headers: Mapping[str, str], content_type: str | None) -> tuple[Header, ...]:
+    pairs = tuple(headers.items())
+    return pairs if content_type is None else (*pairs, (CONTENT_TYPE, content_type))
+
+
+def _message(whole: Whole, acknowledge: Callable[[], None] | None = None) -> Message:
+    headers = {key: value for key, value in whole.headers if key not in OWN}
+    return Message(
+        header(whole.headers, DESTINATION) or "",
+        whole.body,
+        headers,
+        header(whole.headers, CONTENT_TYPE),
+        acknowledge=acknowledge,
+    )

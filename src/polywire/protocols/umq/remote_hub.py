@@ -1,0 +1,255 @@
+"""The hub's own methods, called over a ``Peer``: subscribe, publish, call, serve.
+
+UMQ leaves payloads to its users; these are the ones the hub understands (docs/protocols/umq.md, "The hub's methods").
+Bodies are octets here, however they travel.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from polywire.client.inbox import LIMIT
+from polywire.protocols.umq.bodies import Body, Payload, read_bare_body, write_bare_body
+from polywire.protocols.umq.envelopes import read_envelope, read_request
+from polywire.protocols.umq.json_objects import Header
+from polywire.protocols.umq.methods import (
+    MAX_TIMEOUT,
+    CallService,
+    Method,
+    Publish,
+    Serve,
+    SubscribeTopic,
+    Unserve,
+    WhoAmI,
+    write_method,
+)
+from polywire.protocols.umq.peer.arriving import Received
+from polywire.protocols.umq.peer.failures import RpcException
+from polywire.protocols.umq.peer.handling import Reply, Request
+from polywire.protocols.umq.peer.peer import Peer
+from polywire.protocols.umq.peer.streaming import Subscription
+
+NO_HEADERS: Mapping[str, Header] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class HubMessage:
+    """What was published, or the answer to a call, which has no channel. ``ts``: milliseconds since 1970, UTC."""
+
+    channel: str
+    body: bytes
+    headers: Mapping[str, Header] = field(default_factory=lambda: NO_HEADERS)
+    content_type: str | None = None
+    attachments: tuple[bytes, ...] = ()
+    ts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HubRequest:
+    """A call that came to a service of this program."""
+
+    service: str
+    method: str
+    body: bytes
+    content_type: str | None = None
+    attachments: tuple[bytes, ...] = ()
+
+
+ServiceHandler = Callable[[HubRequest], bytes | str | Awaitable[bytes | str]]
+
+
+class HubSubscription:
+    """The messages of a pattern or a queue, as an async iterator. Leave it with ``leave`` or ``async with``."""
+
+    def __init__(self, topic: Subscription) -> None:
+        self.topic = topic
+
+    def leave(self) -> None:
+        """Want no more."""
+        self.topic.leave()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> HubMessage:
+        update = await self.topic.__anext__()
+        envelope = read_envelope(update.text, len(update.attachments))
+        body, rest = await _whole(envelope.body, update)
+        return HubMessage(envelope.channel, body, dict(envelope.headers), envelope.body.content_type, rest, envelope.ts)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.leave()
+
+
+class Responses:
+    """What a streaming service answers, as an async iterator. It raises where the call fails in the end."""
+
+    def __init__(self, topic: Subscription, outcome: Awaitable[Received]) -> None:
+        self._topic = topic
+        self._outcome = outcome
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            update = await self._topic.__anext__()
+        except StopAsyncIteration:
+            await self._outcome
+            raise
+        return (await _whole(read_bare_body(update.text, len(update.attachments)), update))[0]
+
+
+class RemoteHub:
+    """The hub at the other end of a peer's connection. What it refuses raises ``RpcException`` with its code."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self._callbacks: dict[str, int] = {}
+
+    async def publish(
+        self,
+        channel: str,
+        body: bytes | str,
+        *,
+        headers: Mapping[str, Header] = NO_HEADERS,
+        content_type: str | None = None,
+        retain: bool = False,
+        attachments: Sequence[bytes] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 - as in Peer.call
+    ) -> None:
+        """Publish to a topic, or put into ``queue/<name>``. Returns when the hub has it safe."""
+        payload = publishing(channel, body, headers, content_type, attachments, retain=retain)
+        await self.peer.call(payload.text, payload.attachments, timeout=timeout)
+
+    async def subscribe(self, pattern: str, *, limit: int = LIMIT) -> HubSubscription:
+        """Hear what is published to a pattern (``*`` one level, a last ``**`` any number), or take from a queue."""
+        topic = self.peer.subscription(limit=limit)
+        try:
+            await self._ask(SubscribeTopic(pattern, topic.topic_id, envelope=True))
+        except RpcException:
+            topic.forget()
+            raise
+        except BaseException:
+            topic.leave()  # it may have been accepted
+            raise
+        return HubSubscription(topic)
+
+    async def call(
+        self,
+        service: str,
+        method: str,
+        body: bytes | str = b"",
+        *,
+        headers: Mapping[str, Header] = NO_HEADERS,
+        content_type: str | None = None,
+        attachments: Sequence[bytes] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 - the hub is told of it
+    ) -> HubMessage:
+        """Call a service, whatever protocol it is offered over."""
+        asked = CallService(service, method, _body(body, content_type), _milliseconds(timeout), tuple(headers.items()))
+        answer = await self._ask(asked, attachments, timeout)
+        reply, rest = await _whole(read_bare_body(answer.text, len(answer.attachments)), answer)
+        return HubMessage("", reply, attachments=rest)
+
+    def stream(
+        self, service: str, method: str, body: bytes | str = b"", *, time_limit: float | None = None
+    ) -> "Streamed":
+        """Call a service that answers with a stream: ``async with hub.stream(…) as responses``."""
+        return Streamed(self, service, method, _body(body, None), time_limit)
+
+    async def serve(self, service: str, handler: ServiceHandler) -> None:
+        """Offer a service. What ``handler`` raises is told to its caller: ``RpcException`` in its own words."""
+
+        async def answer(request: Request) -> Reply:
+            asked = read_request(request.text, len(request.attachments))
+            whole, rest = await _whole(asked.body, request.message)
+            outcome = handler(HubRequest(service, asked.method, whole, asked.body.content_type, rest))
+            reply = outcome if isinstance(outcome, bytes | str) else await outcome
+            payload = write_bare_body(reply if isinstance(reply, bytes) else reply.encode())
+            return Reply(payload.text, payload.attachments)
+
+        number = self.peer.register(answer)
+        try:
+            await self._ask(Serve(service, number))
+        except BaseException:
+            self.peer.unregister(number)
+            raise
+        self._callbacks[service] = number
+
+    async def unserve(self, service: str) -> None:
+        """Offer it no more; calls that are under way are still answered."""
+        await self._ask(Unserve(service))
+        number = self._callbacks.pop(service, None)
+        if number is not None:
+            self.peer.unregister(number)
+
+    async def whoami(self) -> dict[str, Any]:
+        """Who this connection is to the hub."""
+        found: dict[str, Any] = json.loads((await self._ask(WhoAmI())).text)
+        return found
+
+    async def _ask(self, method: Method, attachments: Sequence[bytes] = (), seconds: float | None = None) -> Received:
+        payload = write_method(method, attachments)
+        return await self.peer.call(payload.text, payload.attachments, timeout=seconds)
+
+
+class Streamed:
+    """A streamed call: begins with ``async with``, and is cancelled where that is left before its end."""
+
+    def __init__(self, hub: RemoteHub, service: str, method: str, body: Body, seconds: float | None) -> None:
+        self._hub = hub
+        self._asked = (service, method, body, seconds)
+        self._topic: Subscription | None = None
+        self._outcome: asyncio.Task[Received] | None = None
+
+    async def __aenter__(self) -> Responses:
+        service, method, body, seconds = self._asked
+        topic = self._hub.peer.subscription()
+        payload = write_method(CallService(service, method, body, _milliseconds(seconds), (), topic.topic_id))
+        call = self._hub.peer.call(payload.text, payload.attachments, timeout=seconds)
+        outcome = asyncio.get_running_loop().create_task(call)
+        outcome.add_done_callback(lambda _: topic.inbox.fail(None))  # behind the D, or where there is none
+        self._topic, self._outcome = topic, outcome
+        return Responses(topic, outcome)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._topic is None or self._outcome is None:
+            return
+        if self._outcome.done() and not self._outcome.cancelled() and self._outcome.exception() is not None:
+            self._topic.forget()
+        self._topic.leave()
+        self._outcome.cancel()
+        await asyncio.wait([self._outcome])
+
+
+def publishing(
+    channel: str,
+    body: bytes | str,
+    headers: Mapping[str, Header] = NO_HEADERS,
+    content_type: str | None = None,
+    attachments: Sequence[bytes] = (),
+    *,
+    retain: bool = False,
+) -> Payload:
+    """The payload of a ``publish``."""
+    return write_method(Publish(channel, _body(body, content_type), tuple(headers.items()), retain), attachments)
+
+
+def _body(body: bytes | str, content_type: str | None) -> Body:
+    return Body(body.encode() if isinstance(body, str) else body, content_type)
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else min(max(1, round(seconds * 1000)), MAX_TIMEOUT)
+
+
+async def _whole(body: Body, message: Received) -> tuple[bytes, tuple[bytes, ...]]:
+    """A body's octets, and the attachments that are not the body."""
+    attachments = tuple(await message.all()) if message.attachments else ()
+    return (attachments[0], attachments[1:]) if body.data is None else (body.data, attachments)

@@ -1,0 +1,48 @@
+"""UMQ's server without a hub: accepts connections, each with a ``Peer`` at its end.
+
+async with umq.serve(handler, "127.0.0.1", 7101) as server:
+await server.wait_closed()
+"""
+
+import ssl
+
+from polywire.client.address import PORTS, Address
+from polywire.client.opening import Opening
+from polywire.client.serving import DRAIN_TIME, HANDSHAKE_TIME, Joined, Server, serving
+from polywire.protocols.umq.client import SUBPROTOCOL
+from polywire.protocols.umq.peer.handling import Handler
+from polywire.protocols.umq.peer.peer import DEFAULT_LIMITS, Greet, Limits, Peer
+from polywire.protocols.umq.state import Role
+
+PATH = "/umq"
+
+
+def serve(
+    handler: Handler | None,
+    host: str = "127.0.0.1",
+    port: int = PORTS["umq"],
+    *,
+    path: str = PATH,
+    greet: Greet | None = None,
+    joined: Joined[Peer] | None = None,
+    tls: ssl.SSLContext | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    handshake_time: float = HANDSHAKE_TIME,
+    drain_time: float = DRAIN_TIME,
+) -> Opening[Server[Peer]]:
+    """A server whose calls ``handler`` answers: ``async with`` it, or ``await`` it and close it yourself.
+
+    ``greet`` sees what each client brings with its ``H``, and may raise ``Rejected``. ``joined`` is called with each
+    peer once it is welcomed, and may be a coroutine that goes on with it. Port 0 picks one; ``url`` tells. When it is
+    closed, requests under way are answered first, within ``drain_time`` seconds; then everybody gets ``F``, code 10.
+    """
+    address = Address("umq", "ws" if tls is None else "wss", host, port, path)
+    return serving(
+        lambda: Peer(Role.SERVER, handler, greet=greet, limits=limits),
+        address,
+        joined=joined,
+        tls=tls,
+        subprotocol=SUBPROTOCOL,
+        handshake_time=handshake_time,
+        drain_time=drain_time,
+    )

@@ -1,0 +1,336 @@
+"""``polywire journal``: what is printed, in which form, and with which exit code."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner, Result
+
+from polywire.cli import main
+from polywire.journal.log import Log
+from polywire.journal.readers import NamedReaders
+from tests.journal.rows import rows
+from tests.server.journal_server import serving
+
+COMMANDS = ("ls", "cat", "tail", "stats", "verify", "compact", "replay")
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    """A journal of 25 rows in three segments, in the working directory, under its default name."""
+    monkeypatch.chdir(tmp_path)
+    with Log(tmp_path / "journal", node="here") as found:
+        found.append(rows(0, 10), state=False)
+        found.roll()
+        found.append(rows(10, 10, kind=["publish", "enqueue"] * 5, protocol=["mqtt", None] * 5), state=False)
+        found.roll()
+        found.append(rows(20, 5), state=False)
+        yield found
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main.app, ["journal", *words])
+
+
+def good(*words: str) -> str:
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def rows_of(*words: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in good(*words, "-o", "json").splitlines()]
+
+
+def offsets(*words: str) -> list[int]:
+    return [row["offset"] for row in rows_of(*words)]
+
+
+@pytest.mark.parametrize("words", [(), *((command,) for command in COMMANDS)])
+def test_every_help_has_examples(words: tuple[str, ...]) -> None:
+    assert f"  Examples:\n    {' '.join(['polywire', 'journal', *words])}" in good(*words, "--help")
+
+
+def test_the_other_commands_do_not_load_arrow() -> None:
+    code = "import sys, polywire.cli.main; sys.exit('pyarrow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603 - ours
+
+
+def test_ls_lists_the_segments(log: Log) -> None:
+    lines = [line.split("\t") for line in good("ls").splitlines()]
+    assert [line[:3] for line in lines] == [
+        ["00000000000000000000.arrow", "0-10", "10"],
+        ["00000000000000000010.arrow", "10-20", "10"],
+        ["00000000000000000020.arrow", "20-25", "5"],
+    ]
+    assert [line[-1] for line in lines] == ["closed", "closed", "active"]
+    assert lines[0][4] == "2023-11-14T22:13:20.000000Z"
+    assert good("ls", str(log.path)) == good("ls")
+
+
+def test_ls_as_json_has_everything(log: Log) -> None:
+    found = [json.loads(line) for line in good("ls", str(log.path), "--json").splitlines()]
+    assert [each["end_offset"] for each in found] == [10, 20, 25]
+    assert set(found[0]) == {
+        "name",
+        "format",
+        "first_offset",
+        "end_offset",
+        "rows",
+        "octets",
+        "min_time",
+        "max_time",
+        "closed",
+    }
+
+
+def test_ls_on_a_terminal_is_a_table_and_shows_named_readers(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    NamedReaders(log.path).put("spark", 7)
+    monkeypatch.setattr("polywire.cli.segment_list.is_terminal", lambda: True)
+    shown = good("ls")
+    assert "segment" in shown
+    assert "3 segments, 25 rows" in shown
+    assert "reader spark needs what is from 7 on" in shown
+
+
+@pytest.mark.usefixtures("log")
+def test_cat_prints_all_rows_in_order() -> None:
+    assert offsets("cat") == list(range(25))
+    assert len(good("cat").splitlines()) == 25
+
+
+@pytest.mark.usefixtures("log")
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--from", "20"], [20, 21, 22, 23, 24]),
+        (["--from", "3", "--to", "6"], [3, 4, 5]),
+        (["--limit", "2"], [0, 1]),
+        (["--limit", "12", "--from", "9"], list(range(9, 21))),
+        (["--limit", "0"], []),
+        (["--channel", "a/1/b", "--to", "8"], [1, 4, 7]),
+        (["--channel", "a/1/b", "--channel", "a/2/*", "--to", "6"], [1, 2, 4, 5]),
+        (["--channel", "a/**", "--to", "2"], [0, 1]),
+        (["--kind", "enqueue"], [11, 13, 15, 17, 19]),
+        (["--protocol", "mqtt"], [10, 12, 14, 16, 18]),
+        (["--kind", "enqueue", "--kind", "publish", "--protocol", "fmqp", "--from", "8"], [8, 9, 20, 21, 22, 23, 24]),
+        (["--from", "2023-11-14T22:13:43"], [23, 24]),
+        (["--from", "2023-11-14T22:13:23", "--to", "2023-11-14T22:13:25Z"], [3, 4]),
+        (["--from", "-1h"], []),
+        (["--to", "-1h", "--limit", "1"], [0]),
+    ],
+)
+def test_cat_prints_what_is_asked_for(options: list[str], found: list[int]) -> None:
+    assert offsets("cat", *options) == found
+
+
+@pytest.mark.usefixtures("log")
+def test_cat_for_people_has_channel_and_body() -> None:
+    line = good("cat", "--limit", "1")
+    assert line.split() == ["0", "2023-11-14T22:13:20.000000Z", "publish", "fmqp", "a/0/b", "body", "0"]
+
+
+@pytest.mark.usefixtures("log")
+def test_cat_gives_the_columns_that_are_wanted() -> None:
+    assert rows_of("cat", "--columns", "offset,channel", "--limit", "1") == [{"offset": 0, "channel": "a/0/b"}]
+    result = run("cat", "--columns", "channel, body", "-o", "arrow", "--from", "23")
+    table = pa.ipc.open_stream(result.stdout_bytes).read_all()
+    assert table.to_pydict() == {"channel": ["a/2/b", "a/0/b"], "body": [b"body 23", b"body 24"]}
+
+
+@pytest.mark.usefixtures("log")
+def test_cat_as_arrow_is_a_stream_of_everything() -> None:
+    table = pa.ipc.open_stream(run("cat", "-o", "arrow").stdout_bytes).read_all()
+    assert table.column("offset").to_pylist() == list(range(25))
+    assert table.schema.metadata == {b"polywire.journal": b"1"}
+    empty = pa.ipc.open_stream(run("cat", "--limit", "0", "-o", "arrow").stdout_bytes).read_all()
+    assert empty.schema == table.schema
+
+
+@pytest.mark.usefixtures("log")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cat", "--from", "soon"], "--from: 'soon' is no place in a journal; allowed is an offset"),
+        (["cat", "--kind", "publishes"], "--kind: 'publishes' is none of publish, enqueue"),
+        (["cat", "--protocol", "amqp"], "--protocol: 'amqp' is none of umq, micromsg"),
+        (["cat", "--columns", "offset"], "--columns: lines for people have their own columns"),
+        (["cat", "-o", "json", "--columns", "ofset"], "--columns: 'ofset' is none of offset, ts"),
+        (["replay", "--speed", "fast"], "--speed: 'fast' is neither a number above 0 nor max"),
+        (["replay", "--speed", "0"], "--speed: '0' is neither"),
+        (["replay", "--speed", "nan"], "--speed: 'nan' is neither"),
+        (["replay", "--rename", "a"], "--rename: 'a' is not OLD=NEW"),
+    ],
+)
+def test_a_wrong_option_is_told_with_what_is_right(words: list[str], said: str) -> None:
+    result = run(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"polywire journal: {said}")
+
+
+@pytest.mark.parametrize("command", ["ls", "cat", "tail", "stats", "verify", "compact"])
+def test_a_journal_that_is_not_there_is_named(tmp_path: Path, command: str) -> None:
+    result = run(command, str(tmp_path / "nothing"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert str(tmp_path / "nothing") in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_journal_of_the_configuration_is_the_default(log: Log, tmp_path: Path) -> None:
+    log.path.rename(tmp_path / "elsewhere")
+    (tmp_path / "polywire.toml").write_text('[journal]\npath = "elsewhere"\n')
+    assert len(good("ls").splitlines()) == 3
+
+
+def damage(log: Log) -> None:
+    path = log.path / "00000000000000000010.arrow"
+    octets = bytearray(path.read_bytes())
+    octets[-60] ^= 1
+    path.write_bytes(octets)
+
+
+def test_where_rows_can_not_be_read_cat_fails_goes_on_or_shows_a_gap(log: Log) -> None:
+    damage(log)
+    result = run("cat", "-o", "json")
+    assert result.exit_code == 1
+    assert "00000000000000000010.arrow" in result.stderr
+    assert offsets("cat", "--on-corrupt", "skip") == [*range(10), *range(20, 25)]
+    kinds = [(row["offset"], row["kind"]) for row in rows_of("cat", "--on-corrupt", "gap", "--from", "9", "--to", "21")]
+    assert kinds == [(9, "publish"), (10, "gap"), (20, "publish")]
+    assert "gap" in good("cat", "--on-corrupt", "gap")
+
+
+def test_verify_finds_damage_and_leaves_with_1(log: Log) -> None:
+    assert "25 rows" in good("verify")
+    damage(log)
+    result = run("verify")
+    assert result.exit_code == 1
+    assert "00000000000000000010.arrow" in result.output
+    result = run("verify", "--json")
+    assert result.exit_code == 1
+    assert [json.loads(line)["sound"] for line in result.stdout.splitlines()] == [True, False, True]
+
+
+def test_verify_notes_what_does_no_harm_and_leaves_with_0(log: Log) -> None:
+    (log.path / "00000000000000000010.index").unlink()
+    shown = good("verify").splitlines()
+    assert shown[0] == "00000000000000000010.arrow: note at 0: it has no index, or a bad one"
+    assert shown[1].endswith("25 rows in 3 segments, nothing is damaged")
+
+
+@pytest.mark.usefixtures("log")
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ([], list(range(15, 25))),
+        (["-n", "3"], [22, 23, 24]),
+        (["-n", "100"], list(range(25))),
+        (["-n", "0"], []),
+        (["-n", "2", "--kind", "enqueue"], [17, 19]),
+        (["--channel", "a/0/b", "-n", "3"], [18, 21, 24]),
+        (["--channel", "nowhere"], []),
+    ],
+)
+def test_tail_prints_the_last_rows_that_match(options: list[str], found: list[int]) -> None:
+    assert offsets("tail", *options) == found
+
+
+def test_tail_looks_back_as_far_as_it_has_to(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polywire.cli.scanning.BACKWARDS", 1)
+    assert offsets("tail", "-n", "2", "--kind", "enqueue") == [17, 19]
+    assert offsets("tail", "-n", "7", "--protocol", "mqtt") == [10, 12, 14, 16, 18]
+    assert log.next_offset == 25
+
+
+def test_tail_follows_until_it_is_told_to_stop(log: Log) -> None:
+    command = [sys.executable, "-m", "polywire", "journal", "tail", "-f", "-n", "1", "-o", "json", "--channel", "a/**"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=log.path.parent) as process:  # noqa: S603
+        assert process.stdout is not None
+        try:
+            assert json.loads(process.stdout.readline())["offset"] == 24
+            log.append(rows(25, 2), state=False)
+            assert [json.loads(process.stdout.readline())["offset"] for _ in range(2)] == [25, 26]
+            log.roll()
+            log.append(rows(27, 1), state=False)
+            assert json.loads(process.stdout.readline())["offset"] == 27
+            process.send_signal(2)
+            assert process.wait(20) == 130
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("form", ["human", "json", "arrow"])
+def test_whoever_has_seen_enough_may_close_the_pipe(log: Log, form: str) -> None:
+    for _ in range(20):
+        log.append(rows(log.next_offset, 1000), state=False)
+    command = [sys.executable, "-m", "polywire", "journal", "cat", "-o", form]
+    with subprocess.Popen(  # noqa: S603 - ours
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=log.path.parent
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(20) == 0
+
+
+@pytest.mark.usefixtures("log")
+def test_stats_count_kinds_protocols_and_channels() -> None:
+    found = json.loads(good("stats", "--json", "--top", "2"))
+    assert found["rows"] == 25
+    assert (found["first_offset"], found["last_offset"]) == (0, 24)
+    assert found["first_time"] == "2023-11-14T22:13:20.000000Z"
+    assert found["kinds"] == {"publish": 20, "enqueue": 5}
+    assert found["protocols"] == {"fmqp": 15, "mqtt": 5, "-": 5}
+    assert found["channels"] == 3
+    assert found["top_channels"][0] == {"channel": "a/0/b", "messages": 9, "octets": 59}
+    lines = good("stats", "--kind", "enqueue").splitlines()
+    assert lines[0].split() == ["rows", "5"]
+    assert any(line.split() == ["enqueue", "5"] for line in lines)
+
+
+def test_stats_of_an_empty_journal_are_no_error(tmp_path: Path) -> None:
+    with Log(tmp_path / "empty", node="here"):
+        assert good("stats", str(tmp_path / "empty")).splitlines()[0].split() == ["rows", "0"]
+        assert json.loads(good("stats", str(tmp_path / "empty"), "--json"))["first_time"] is None
+        assert good("cat", str(tmp_path / "empty")) == ""
+        assert good("tail", str(tmp_path / "empty")) == ""
+
+
+def test_compact_rewrites_closed_segments(log: Log) -> None:
+    shown = good("compact").splitlines()
+    assert [line.split(": ")[0] for line in shown] == ["00000000000000000000.arrow", "00000000000000000010.arrow"]
+    assert sorted(path.suffix for path in log.path.iterdir() if path.name[0] == "0") == [
+        ".arrow",
+        ".index",
+        ".parquet",
+        ".parquet",
+    ]
+    assert offsets("cat") == list(range(25))
+    assert "nothing to compact" in good("compact", str(log.path))
+
+
+def test_compact_leaves_a_damaged_segment_and_goes_on(log: Log) -> None:
+    damage(log)
+    result = run("compact")
+    assert result.exit_code == 1
+    assert "00000000000000000010.arrow" in result.stderr
+    assert (log.path / "00000000000000000000.parquet").exists()
+    assert (log.path / "00000000000000000010.arrow").exists()
+
+
+def test_a_journal_is_read_from_a_hub_too(log: Log) -> None:
+    with serving(log.path) as pages:
+        assert offsets("cat", pages.url, "--from", "8", "--to", "12") == [8, 9, 10, 11]
+        assert len(good("ls", pages.url).splitlines()) == 3
+        assert offsets("tail", pages.url, "-n", "1") == [24]
+        assert "25 rows" in good("verify", pages.url)
+    result = run("cat", pages.url)
+    assert result.exit_code == 1
+    assert "no answer" in result.stderr

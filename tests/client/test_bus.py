@@ -1,0 +1,219 @@
+"""One face over every protocol, against a running hub."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import polywire
+from polywire.client.bus import Stream
+from polywire.client.features import FEATURES
+from polywire.client.message import octets
+from polywire.client.opening import Opening
+from tests.client.loops import run, until
+from tests.hub_process import HubProcess, running_hub
+
+OVER = ("umq", "micromsg", "fmqp", "mqtt", "sabc")
+ACKNOWLEDGED_JOBS = ("micromsg", "mqtt", "sabc")
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[HubProcess]:
+    with running_hub() as process:
+        yield process
+
+
+def opened(hub: HubProcess, protocol: str, **options: object) -> Opening[polywire.Bus]:
+    return polywire.connect(hub.addresses[protocol], protocol=protocol, **options)  # type: ignore[arg-type] # as they come
+
+
+@pytest.mark.parametrize("reader", OVER)
+@pytest.mark.parametrize("writer", OVER)
+def test_what_one_publishes_another_gets_whatever_they_speak(hub: HubProcess, writer: str, reader: str) -> None:
+    async def main() -> None:
+        channel = f"bus/{writer}/{reader}"
+        async with opened(hub, writer) as one, opened(hub, reader) as other, other.subscribe("bus/*/*") as messages:
+            promise = await one.publish(channel, "grüße")
+            assert promise is (polywire.Promise.SENT if writer == "fmqp" else polywire.Promise.ACKNOWLEDGED)
+            message = await anext(messages)
+            while message.channel != channel:
+                message = await anext(messages)
+            assert message.text == "grüße"
+            assert one.protocol == writer
+            assert one.connected
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", ["fmqp", "mqtt"])
+def test_a_retained_message_waits_for_its_subscriber(hub: HubProcess, protocol: str) -> None:
+    async def main() -> None:
+        async with opened(hub, protocol) as bus:
+            channel = f"retained/{protocol}"
+            await bus.publish(channel, '{"a": 1}', retain=True)
+            await bus.ping()
+            async for message in bus.subscribe(channel):
+                assert message.retain
+                assert message.json() == {"a": 1}
+                break
+            await bus.publish(channel, b"", retain=True)
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", OVER)
+def test_a_queue_gives_each_message_to_one_consumer(hub: HubProcess, protocol: str) -> None:
+    async def main() -> None:
+        name = f"bus-{protocol}"
+        got: list[str] = []
+
+        async def work(bus: polywire.Bus) -> None:
+            async with bus.queue(name) as jobs:
+                async for job in jobs:
+                    got.append(job.text)
+                    job.ack()
+
+        async with opened(hub, protocol) as one, opened(hub, protocol) as other:
+            working = [asyncio.create_task(work(bus)) for bus in (one, other)]
+            for number in range(50):
+                await one.queue(name).put(str(number))
+            await until(lambda: len(got) == 50)
+            assert sorted(map(int, got)) == list(range(50))
+            for task in working:
+                task.cancel()
+            await asyncio.wait(working)
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", ACKNOWLEDGED_JOBS)
+def test_a_job_that_was_not_finished_goes_to_the_next_consumer(hub: HubProcess, protocol: str) -> None:
+    async def main() -> None:
+        name = f"unfinished-{protocol}"
+        async with opened(hub, protocol) as one, opened(hub, protocol) as other:
+            await one.queue(name).put("1")
+            await one.queue(name).put("2")
+            async with one.queue(name) as jobs:
+                assert (await anext(jobs)).text == "1"
+                assert (await anext(jobs)).text == "2"  # which acknowledges the first
+            async with other.queue(name) as jobs:
+                job = await anext(jobs)
+                assert job.text == "2"
+                job.ack()
+
+    run(main)
+
+
+def test_a_publisher_watches_the_demand(hub: HubProcess) -> None:
+    async def main() -> None:
+        async with opened(hub, "fmqp") as bus, opened(hub, "mqtt") as reader, bus.watch_demand("watched/*") as demand:
+            async with reader.subscribe("watched/a"):
+                assert await anext(demand) == polywire.Demand("watched/a", 1)
+            assert await anext(demand) == polywire.Demand("watched/a", 0)
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", ["umq", "micromsg", "mqtt", "sabc"])
+def test_any_number_of_levels_is_a_pattern_where_the_protocol_has_it(hub: HubProcess, protocol: str) -> None:
+    async def main() -> None:
+        top = f"deep-{protocol}"
+        async with opened(hub, protocol) as bus, bus.subscribe(f"{top}/**") as messages:
+            for channel in (top, f"{top}/a", f"{top}/a/b"):
+                await bus.publish(channel, channel)
+            assert [(await anext(messages)).text for _ in range(3)] == [top, f"{top}/a", f"{top}/a/b"]
+
+    run(main)
+
+
+def test_what_a_protocol_can_not_do_is_said_with_those_that_can(hub: HubProcess) -> None:
+    async def main() -> None:
+        async with opened(hub, "fmqp") as fmqp, opened(hub, "mqtt") as mqtt:
+            refused = {
+                "headers": lambda: fmqp.publish("a", "b", headers={"x": 1}),
+                "content_type": lambda: mqtt.publish("a", "b", content_type="text/plain"),
+                "patterns with **": lambda: fmqp.subscribe("a/**"),
+                "an empty body": lambda: fmqp.publish("a", b""),
+                "a name that begins or ends with /": lambda: fmqp.publish("/a", b"1"),
+                "a name with + or #": lambda: mqtt.publish("a+b", b"1"),
+                "watch_demand": lambda: mqtt.watch_demand("a"),
+            }
+            for what, act in refused.items():
+                with pytest.raises(polywire.Unsupported) as caught:
+                    act()  # type: ignore[no-untyped-call]
+                assert (caught.value.what, caught.value.protocols) == (what, FEATURES[what])
+            with pytest.raises(polywire.Unsupported, match="call: not with fmqp, but with umq, sabc"):
+                await fmqp.call("adder", "add")
+            with pytest.raises(polywire.Unsupported):
+                await mqtt.serve("adder", lambda request: request.body)
+            with pytest.raises(polywire.Unsupported):
+                await mqtt.subscribe("a/#")
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", OVER)
+def test_a_subscription_left_behind_is_closed_with_the_bus(hub: HubProcess, protocol: str) -> None:
+    async def main() -> None:
+        bus = await opened(hub, protocol)
+        messages = bus.subscribe("left")
+        reading = asyncio.create_task(_all(messages))
+        await bus.ping()
+        await bus.close()
+        assert await reading == []
+        with pytest.raises(polywire.Closed):
+            bus.publish("a", "b")
+
+    run(main)
+
+
+async def _all(messages: Stream[polywire.Message]) -> list[bytes]:
+    return [message.body async for message in messages]
+
+
+@pytest.mark.parametrize("protocol", OVER)
+def test_every_call_can_be_cancelled_and_leaves_nothing(hub: HubProcess, protocol: str) -> None:
+    async def main() -> None:
+        async with opened(hub, protocol) as bus:
+            messages = bus.subscribe("cancelled")
+            for act in (bus.ping(), messages.__aenter__(), anext(messages), anext(bus.queue("cancelled"))):
+                task = asyncio.ensure_future(act)
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                assert task.cancelled()
+            await bus.ping()
+
+    run(main)
+
+
+def test_a_bus_is_shown_without_its_credentials(hub: HubProcess) -> None:
+    async def main() -> None:
+        async with opened(hub, "mqtt", user="anna", password="geheim") as bus:
+            assert "geheim" not in repr(bus)
+            assert "connected" in repr(bus)
+
+    run(main)
+
+
+def test_bodies_are_octets_or_text() -> None:
+    assert [octets(body) for body in (b"a", bytearray(b"b"), memoryview(b"c"), "ü")] == [b"a", b"b", b"c", "ü".encode()]
+
+
+def test_importing_polywire_loads_nothing_heavy() -> None:
+    program = (
+        "import sys, polywire; heavy = {'asyncio', 'ssl', 'picows', 'pyarrow', 'rich', 'typer', 'google.protobuf', "
+        "'msgspec', 'cryptography', 'uvloop'} & set(sys.modules); sys.exit(', '.join(sorted(heavy)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603 - our own
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    for name in polywire.__all__:
+        assert getattr(polywire, name) is not None
+    assert set(polywire.__all__) <= set(dir(polywire))
+    with pytest.raises(AttributeError, match="'nothing'"):
+        polywire.nothing  # noqa: B018

@@ -1,0 +1,152 @@
+import asyncio
+import logging
+
+import pytest
+
+from polywire.client.errors import BufferFull, Closed, ConnectFailed, Refused
+from polywire.client.receipt import Promise
+from polywire.client.reconnect import Backlog, Backoff, Entry, Keeper
+from tests.client.loops import run, until
+
+QUICK = Backoff(first=0.001, most=0.002)
+
+
+def test_pauses_grow_to_the_longest_and_are_never_the_same_for_all() -> None:
+    backoff = Backoff(first=0.5, most=8.0)
+    for attempt, longest in enumerate((0.5, 1.0, 2.0, 4.0, 8.0, 8.0)):
+        pauses = {backoff.pause(attempt) for _ in range(50)}
+        assert all(longest / 10 <= pause <= longest for pause in pauses)
+        assert len(pauses) > 1
+    assert backoff.pause(10_000) <= 8.0
+
+
+def test_what_waits_goes_out_in_order_as_far_as_there_is_room() -> None:
+    backlog = Backlog(1000)
+    receipts = [backlog.add(number, 1) for number in range(5)]
+    sent: list[object] = []
+
+    def send(entry: Entry) -> bool:
+        if len(sent) == 3:
+            return False
+        sent.append(entry.what)
+        assert entry.receipt is not None
+        entry.receipt.keep(Promise.SENT)
+        return True
+
+    backlog.drain(send)
+    assert sent == [0, 1, 2]
+    assert [receipt.done for receipt in receipts] == [True, True, True, False, False]
+    assert len(backlog) == 2
+    backlog.put_back([b"first", b"second"])
+    rest: list[object] = []
+
+    def send_all(entry: Entry) -> bool:
+        rest.append(entry.what)
+        return True
+
+    backlog.drain(send_all)
+    assert rest == [b"first", b"second", 3, 4]
+    assert backlog.octets == 0
+
+
+def test_a_backlog_is_bounded_but_takes_one_message_of_any_size() -> None:
+    backlog = Backlog(1000)
+    backlog.add("large", 5000)
+    with pytest.raises(BufferFull) as caught:
+        backlog.add("another", 1)
+    assert (caught.value.limit, caught.value.sent) == (1000, False)
+
+
+def test_what_never_goes_out_fails() -> None:
+    async def main() -> None:
+        backlog = Backlog(1000)
+        receipt = backlog.add("a", 1)
+        backlog.put_back([b"b"])
+        backlog.fail(Closed("gone", sent=False))
+        assert (len(backlog), backlog.octets) == (0, 0)
+        with pytest.raises(Closed, match="gone; it was not sent"):
+            await receipt
+
+    run(main)
+
+
+class Peer:
+    """Something to connect to, which fails as told."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.attempts = 0
+        self.given_up: list[Closed] = []
+
+    async def open(self) -> None:
+        self.attempts += 1
+        await asyncio.sleep(0)
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def keeper(self, backoff: Backoff | None = QUICK) -> Keeper:
+        return Keeper("peer", self.open, backoff, self.given_up.append)
+
+
+def test_a_keeper_tries_until_it_succeeds() -> None:
+    async def main() -> None:
+        peer = Peer()
+        keeper = peer.keeper()
+        await keeper.start()
+        peer.failures = [ConnectFailed("peer", "no"), OSError("no"), Refused("busy", temporary=True)]
+        keeper.lost(None)
+        await keeper.up()
+        assert keeper.connected
+        assert peer.attempts == 5
+        await keeper.close()
+
+    run(main)
+
+
+def test_the_first_failure_is_the_callers() -> None:
+    async def main() -> None:
+        keeper = Peer(ConnectFailed("peer", "no")).keeper()
+        with pytest.raises(ConnectFailed):
+            await keeper.start()
+        assert not keeper.connected
+
+    run(main)
+
+
+@pytest.mark.parametrize("failure", [Refused("never"), ZeroDivisionError("a mistake of ours")])
+def test_a_refusal_or_a_mistake_ends_it(failure: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        peer = Peer()
+        keeper = peer.keeper()
+        await keeper.start()
+        peer.failures = [failure]
+        waiting = asyncio.create_task(keeper.up())
+        keeper.lost(None)
+        await until(lambda: bool(peer.given_up))
+        assert peer.given_up[0].__cause__ is failure
+        with pytest.raises(Closed):
+            await keeper.up()
+        with pytest.raises(Closed):
+            await waiting
+        await keeper.close()
+
+    with caplog.at_level(logging.CRITICAL):
+        run(main)
+
+
+def test_whoever_waits_for_a_connection_can_be_cancelled_and_hears_of_the_end() -> None:
+    async def main() -> None:
+        peer = Peer()
+        keeper = peer.keeper(Backoff(first=100, most=100))
+        await keeper.start()
+        keeper.lost(None)
+        cancelled, waiting = asyncio.create_task(keeper.up()), asyncio.create_task(keeper.up())
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.sleep(0)
+        await keeper.close()
+        with pytest.raises(Closed):
+            await waiting
+        assert cancelled.cancelled()
+
+    run(main)

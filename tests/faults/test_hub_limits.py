@@ -1,0 +1,122 @@
+"""Limits of what all clients have together, queues and retained messages: each protocol's own refusal."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from polywire.protocols import fmqp, mqtt
+from polywire.protocols.fmqp.frames import CACHE
+from polywire.protocols.micromsg import Command, Error, Message, encode
+from tests.faults.friends import FmqpFriend, Friend, HungUpError, MicromsgFriend, MqttFriend, SabcFriend, friend
+from tests.hub_process import HubProcess, running_hub
+
+EACH = pytest.mark.parametrize("key", ["umq", "micromsg", "mqtt", "sabc"])
+NO_QUEUE = "the hub has no room for another queue"
+BODY = b"x" * 4000
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[HubProcess]:
+    """It has two queues, which is as many as there may be, and one retained message, which is all it can hold."""
+    with running_hub("limits.queues=2", "limits.retained_octets=4 KiB") as process:
+        first = friend(process, "fmqp")
+        for queue in ("queue/a", "queue/b"):
+            first.subscribe(queue)
+        first.line.send(fmqp.encode(fmqp.Publication("kept", BODY, CACHE)))
+        first.publish("settled", b"!")
+        yield process
+        first.close()
+
+
+@pytest.fixture
+def client(hub: HubProcess, key: str) -> Iterator[Friend]:
+    made = friend(hub, key)
+    yield made
+    made.close()
+
+
+def answer_to_publishing(client: Friend, channel: str, *, retain: bool = False) -> str:
+    if isinstance(client, SabcFriend):
+        client.line.send(client.frame(f"destination::{channel}", body=b"y" * 200))
+    elif isinstance(client, MicromsgFriend):
+        client.line.send(encode(Message(1, channel.removeprefix("queue/"), b"y")))
+    elif isinstance(client, MqttFriend):
+        client.line.send(mqtt.encode(mqtt.Publish(channel, b"y" * 200, qos=1, packet_id=7, retain=retain)))
+    else:
+        options = ',{"retain":true}' if retain else ""
+        client.line.send(f'C1:["publish","{channel}","{"y" * 200}"{options}]'.encode())
+    try:
+        return str(client.word())
+    except HungUpError:
+        return "hung up"
+
+
+def answer_to_consuming(client: Friend, queue: str) -> str:
+    if isinstance(client, SabcFriend):
+        client.line.send(client.frame("op::subscribe", f"destination::queue/{queue}"))
+    elif isinstance(client, MicromsgFriend):
+        client.line.send(encode(Command("subscribe", (("destination", queue),))) + encode(Command("ping", ())))
+    elif isinstance(client, MqttFriend):
+        client.line.send(mqtt.encode(mqtt.Subscribe(7, ((f"queue/{queue}", 1),))))
+    else:
+        client.line.send(f'C1:["subscribe","queue/{queue}",1]'.encode())
+    return str(client.word())
+
+
+@EACH
+@pytest.mark.rule("UMQ-143")
+def test_a_message_to_one_queue_too_many_is_refused(client: Friend, key: str) -> None:
+    expected = {
+        "umq": f"E1:9 Limit exceeded: {NO_QUEUE}",
+        "micromsg": str(Error("forbidden", (("destination", "c"), ("sequence", "1"), ("reason", NO_QUEUE)))),
+        "mqtt": "hung up",
+        "sabc": NO_QUEUE,
+    }
+    answer = answer_to_publishing(client, "queue/c")
+    assert answer.endswith(expected[key])
+    assert ("error-code::429" in answer) == (key == "sabc")
+
+
+@EACH
+def test_one_queue_too_many_can_not_be_consumed_and_those_there_are_can(client: Friend, key: str) -> None:
+    refused = {
+        "umq": f"E1:9 Limit exceeded: {NO_QUEUE}",
+        "micromsg": str(Error("forbidden", (("destination", "c"), ("reason", NO_QUEUE)))),
+        "mqtt": str(mqtt.Suback(7, (0x80,))),
+        "sabc": NO_QUEUE,
+    }
+    taken = {
+        "umq": "R1:null",
+        "micromsg": str(Command("pong", ())),
+        "mqtt": str(mqtt.Suback(7, (1,))),
+        "sabc": "OK",
+    }
+    assert answer_to_consuming(client, "c").endswith(refused[key])
+    if key == "micromsg":
+        assert client.word() == Command("pong", ())
+    assert answer_to_consuming(client, "b").endswith(taken[key])
+
+
+def test_fmqp_discards_and_counts_both(hub: HubProcess) -> None:
+    client = friend(hub, "fmqp")
+    assert isinstance(client, FmqpFriend)
+    client.publish("queue/c", b"y")
+    client.subscribe("queue/c")
+    assert hub.metric('polywire_dropped_total{protocol="fmqp",reason="too-many-queues"}') == 2
+    client.close()
+
+
+@pytest.mark.parametrize("key", ["umq", "mqtt"])
+@pytest.mark.rule("UMQ-143")
+def test_what_can_not_be_retained_is_delivered_all_the_same(hub: HubProcess, client: Friend, key: str) -> None:
+    expected = {
+        "umq": "E1:9 Limit exceeded: no room for another retained message",
+        "mqtt": str(mqtt.Puback(7)),  # which has no word for it
+    }
+    listener = friend(hub, "fmqp")
+    listener.subscribe("news")
+    assert answer_to_publishing(client, "news", retain=True) == expected[key]
+    assert listener.hear() == b"y" * 200
+    listener.close()
+    assert hub.metric("polywire_retained_octets") <= 4096
+    assert hub.metric(f'polywire_dropped_total{{protocol="{key}",reason="retained-full"}}') == 1

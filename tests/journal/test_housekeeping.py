@@ -1,0 +1,354 @@
+"""Housekeeping: compaction, then retention, after each roll, and what it leaves when it is killed."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from polywire import journal
+from polywire.journal import housekeeping
+from polywire.journal.batches import BatchMaker
+from polywire.journal.housekeeping import Housekeeping, HousekeepingBusy, clear_leftovers, housekeeping_lock
+from polywire.journal.log import Log
+from polywire.journal.readers import NamedReaders
+from polywire.journal.retention import KeepLimits
+from polywire.journal.snapshots import save, state_of
+from tests.journal.recording import MQTT, Recording
+from tests.journal.rows import rows
+
+HOUR = 3600 * 1_000_000
+KEEP_ONE = KeepLimits(octets=1)
+"""Everything goes that may go."""
+
+
+def name(offset: int, suffix: str) -> str:
+    return f"{offset:020}.{suffix}"
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name[0] == "0")
+
+
+def roll(log: Log, *, states: bool = True) -> None:
+    """Ten more rows in a segment of their own, and a snapshot of the hub's state behind it."""
+    log.append(rows(log.next_offset, 10), state=False)
+    log.roll()
+    if states:
+        (log.path / name(log.next_offset, "state")).write_bytes(b"state")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with Log(tmp_path / "journal", node="here") as found:
+        yield found
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+
+
+def test_closed_segments_are_compacted_and_the_newest_is_not(log: Log) -> None:
+    for _ in range(3):
+        roll(log)
+    done = Housekeeping(log.path, KeepLimits()).round()
+    assert [each.name for each in done.compacted] == [name(0, "parquet"), name(10, "parquet"), name(20, "parquet")]
+    assert (done.deleted, done.failures) == ([], [])
+    assert names_in(log.path) == [
+        name(0, "parquet"),
+        name(10, "parquet"),
+        name(20, "parquet"),
+        name(20, "state"),
+        name(30, "arrow"),
+        name(30, "index"),
+        name(30, "state"),
+    ]
+    offsets = [row for batch in journal.open(log.path).scan(["offset"]) for row in batch.column(0).to_pylist()]
+    assert offsets == list(range(30))
+
+
+def test_told_so_nothing_is_compacted(log: Log) -> None:
+    roll(log)
+    done = Housekeeping(log.path, KeepLimits(), compact=False).round()
+    assert done.compacted == []
+    assert name(0, "arrow") in names_in(log.path)
+
+
+def test_what_is_no_longer_kept_is_deleted_with_all_that_is_beside_it(log: Log) -> None:
+    for _ in range(4):
+        roll(log)
+    (log.path / name(0, "torn-4096")).write_bytes(b"torn")
+    done = Housekeeping(log.path, KEEP_ONE).round()
+    assert done.deleted == [name(0, "arrow"), name(10, "arrow"), name(20, "arrow")]
+    assert [each.name for each in done.compacted] == [name(30, "parquet")]  # nothing that goes anyway
+    assert names_in(log.path) == [
+        name(30, "parquet"),
+        name(30, "state"),
+        name(40, "arrow"),
+        name(40, "index"),
+        name(40, "state"),
+    ]
+    assert journal.open(log.path).first_offset == 30
+
+
+def test_compacted_segments_are_deleted_too(log: Log) -> None:
+    for _ in range(4):
+        roll(log)
+    Housekeeping(log.path, KeepLimits()).round()
+    done = Housekeeping(log.path, KEEP_ONE).round()
+    assert done.deleted == [name(0, "parquet"), name(10, "parquet"), name(20, "parquet")]
+
+
+def test_segments_are_compacted_before_their_size_counts(log: Log) -> None:
+    for _ in range(3):
+        roll(log)
+    house = Housekeeping(log.path, KeepLimits())
+    house.round()
+    compacted = sum(path.stat().st_size for path in log.path.glob("*.parquet"))
+    roll(log)
+    tight = KeepLimits(octets=compacted * 4 // 3 + 200)  # room for four compacted segments
+    assert Housekeeping(log.path, tight).round().deleted == []
+
+
+def test_what_is_closed_meanwhile_is_looked_at_in_the_same_round(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that closes segments faster than they are compacted must not outgrow its limits."""
+    roll(log)
+    snapshots: list[int] = []
+    house = Housekeeping(log.path, KEEP_ONE, before=lambda: snapshots.append(log.next_offset))
+    compact_one = house._compact_one
+
+    def slowly(path: Path) -> object:
+        if log.next_offset < 60:
+            roll(log)
+            house.kick()
+        return compact_one(path)
+
+    monkeypatch.setattr(house, "_compact_one", slowly)
+    done = house.round()
+    assert snapshots == [10, 20, 30, 40, 50, 60]
+    assert [each[:20] for each in done.deleted] == [f"{offset:020}" for offset in (0, 10, 20, 30, 40)]
+
+
+def test_what_was_never_compacted_is_deleted_too(log: Log) -> None:
+    for _ in range(4):
+        roll(log)
+    Housekeeping(log.path, KEEP_ONE, compact=False).round()
+    assert names_in(log.path)[:2] == [name(30, "arrow"), name(30, "index")]
+
+
+def test_without_two_snapshots_nothing_is_deleted(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        roll(log, states=False)
+    house = Housekeeping(log.path, KEEP_ONE, compact=False)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert house.round().deleted == []
+    assert [record.getMessage() for record in caplog.records] == [
+        "the journal keeps more than its limits say: state still needs it"
+    ]
+
+
+def test_what_a_named_reader_needs_is_kept_until_it_has_read_it(log: Log) -> None:
+    for _ in range(4):
+        roll(log)
+    NamedReaders(log.path).put("spark", 15)
+    house = Housekeeping(log.path, KEEP_ONE)
+    assert house.round().deleted == [name(0, "arrow")]
+    NamedReaders(log.path).put("spark", 30)
+    assert house.round().deleted == [name(10, "parquet"), name(20, "parquet")]
+
+
+def test_a_reader_whose_file_is_damaged_keeps_everything(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(4):
+        roll(log)
+    NamedReaders(log.path).put("spark", 15)
+    (log.path / "readers" / "spark.json").write_text("{")
+    with caplog.at_level(logging.WARNING):
+        assert Housekeeping(log.path, KEEP_ONE, compact=False).round().deleted == []
+    assert "spark.json" in caplog.text
+
+
+def test_what_is_too_old_is_deleted(log: Log) -> None:
+    now = int(datetime.now(UTC).timestamp() * 1e6)
+    for hours in (5, 3, 1, 0, 0):
+        first = log.next_offset
+        batch = rows(first, 10, ts=[now - hours * HOUR] * 10)
+        log.append(batch, state=False)
+        log.roll()
+        (log.path / name(log.next_offset, "state")).write_bytes(b"")
+    assert Housekeeping(log.path, KeepLimits(seconds=2 * 3600)).round().deleted == [name(0, "arrow"), name(10, "arrow")]
+
+
+def test_a_damaged_segment_is_named_once_and_does_not_hold_up_the_others(
+    log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        roll(log)
+    path = log.path / name(10, "arrow")
+    octets = bytearray(path.read_bytes())
+    octets[-60] ^= 1
+    path.write_bytes(octets)
+    house = Housekeeping(log.path, KeepLimits())
+    with caplog.at_level(logging.WARNING):
+        first = house.round()
+        again = house.round()
+    assert [each.name for each in first.compacted] == [name(0, "parquet"), name(20, "parquet")]
+    assert len(first.failures) == 1
+    assert (again.compacted, again.failures) == ([], [])
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{name(10, 'arrow')} was not compacted, and stays as it is: ")
+    assert path.read_bytes() == octets
+
+
+def test_what_a_killed_compaction_left_is_cleared(log: Log) -> None:
+    for _ in range(2):
+        roll(log)
+    (log.path / name(0, "parquet.part")).write_bytes(b"half")
+    arrow, index = log.path / name(10, "arrow"), log.path / name(10, "index")
+    kept = arrow.read_bytes(), index.read_bytes()
+    Housekeeping(log.path, KeepLimits()).round()
+    arrow.write_bytes(kept[0])
+    index.write_bytes(kept[1])
+    (log.path / "notes.part").write_bytes(b"not ours")
+    clear_leftovers(log.path)
+    assert names_in(log.path)[:2] == [name(0, "parquet"), name(10, "parquet")]
+    assert not arrow.exists()
+    assert not index.exists()
+    assert (log.path / "notes.part").exists()
+
+
+def test_the_index_of_a_deleted_segment_is_cleared_and_that_of_a_new_one_is_not(log: Log) -> None:
+    for _ in range(2):
+        roll(log)
+    (log.path / name(0, "arrow")).unlink()
+    newest = log.path / name(30, "index")
+    newest.write_bytes(b"")  # as if the writer were about to begin this one
+    clear_leftovers(log.path)
+    assert not (log.path / name(0, "index")).exists()
+    assert newest.exists()
+
+
+def test_a_snapshot_that_was_never_finished_is_cleared_once_it_is_out_of_date(log: Log) -> None:
+    for _ in range(2):
+        roll(log)
+    old, newest = log.path / name(5, "state-unfinished"), log.path / name(20, "state-unfinished")
+    old.write_bytes(b"half")
+    newest.write_bytes(b"half")
+    clear_leftovers(log.path)
+    assert not old.exists()
+    assert newest.exists()
+
+
+def test_two_do_not_keep_house_at_once(log: Log) -> None:
+    roll(log)
+    with housekeeping_lock(log.path):
+        with pytest.raises(HousekeepingBusy), housekeeping_lock(log.path):
+            pass
+        done = Housekeeping(log.path, KeepLimits()).round()
+    assert (done.compacted, done.failures) == ([], [])
+    assert len(Housekeeping(log.path, KeepLimits()).round().compacted) == 1
+
+
+def test_a_thread_does_it_at_the_start_and_after_each_kick(log: Log) -> None:
+    roll(log)
+    house = Housekeeping(log.path, KeepLimits())
+    house.start()
+    try:
+        wait_for(lambda: house.rounds == 1)
+        assert house.compacted == 1
+        roll(log)
+        house.kick()
+        wait_for(lambda: house.rounds == 2)
+        assert house.compacted == 2
+    finally:
+        house.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name == "polywire-housekeeping"]
+    house.stop()
+
+
+def test_age_is_looked_at_without_a_kick(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "PERIOD", 0.01)
+    house = Housekeeping(log.path, KeepLimits(seconds=3600))
+    house.start()
+    try:
+        wait_for(lambda: house.rounds > 2)
+    finally:
+        house.stop()
+
+
+def test_errors_are_logged_and_counted_and_the_thread_lives(
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(housekeeping, "clear_leftovers", fails)
+        house = Housekeeping(log.path, KeepLimits())
+        house.start()
+        wait_for(lambda: house.failures == 1)
+    assert "No space left" in caplog.text
+    roll(log)
+    house.kick()
+    try:
+        wait_for(lambda: house.compacted == 1)
+    finally:
+        house.stop()
+
+
+def test_a_snapshot_that_fails_does_not_keep_the_rest_from_being_done(
+    log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(4):
+        roll(log)
+
+    def fails() -> None:
+        raise OSError(28, "No space left on device")
+
+    with caplog.at_level(logging.WARNING):
+        done = Housekeeping(log.path, KEEP_ONE, before=fails).round()
+    assert (len(done.compacted), len(done.deleted), len(done.failures)) == (1, 3, 1)
+    assert "No space left" in caplog.text
+
+
+def test_a_stop_does_not_wait_for_a_compaction(log: Log) -> None:
+    roll(log)
+    path = log.path / name(0, "arrow")
+    path.unlink()
+    os.mkfifo(path)  # nobody ever writes to it, so the compaction never ends by itself
+    house = Housekeeping(log.path, KeepLimits())
+    house.start()
+    wait_for(lambda: house._process is not None)
+    house.stop()
+    assert house.failures == 0
+    assert path.exists()
+
+
+def test_a_delivery_of_a_retained_message_whose_segment_is_gone_comes_back_whole(log: Log) -> None:
+    rec = Recording()
+    maker = BatchMaker("here")
+
+    def write() -> None:
+        for columns in rec.recorder.take():
+            log.append(maker.make(columns), state=True)
+
+    retained = rec.publish("a", b"kept for long", retain=True)
+    for number in range(3):
+        rec.publish("b", b"%d" % number)
+        write()
+        log.roll()
+        save(log.path, state_of(log.path, to_offset=log.next_offset))
+    assert Housekeeping(log.path, KEEP_ONE, compact=False).round().deleted == [name(0, "arrow"), name(2, "arrow")]
+    rec.recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
+    rec.recorder.stored(MQTT, "dev", "a", retained, 1, 0, retain=True)
+    write()
+    found = [(row["kind"], row["channel"], row["body"]) for row in state_of(log.path).rows.to_pylist()]
+    assert ("deliver", "a", b"kept for long") in found
+    assert ("publish", "a", b"kept for long") in found

@@ -1,0 +1,130 @@
+"""What is wrong with a journal is found, and told apart from what only looks so."""
+
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from polywire.journal import Log
+from polywire.journal.index import index_octets
+from polywire.journal.verify import Finding, Verified, verify
+from tests.journal.rows import NODE, compact, rows
+from tests.journal.test_recovery import ARROW, INDEX, entries_of, flip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A closed segment of three batches, one that was compacted, and one that can be continued."""
+    with Log(tmp_path, node=NODE) as log:
+        for first in (0, 1, 2):
+            log.append(rows(first, 1), state=False)
+        log.roll()
+        log.append(rows(3, 3), state=False)
+        log.roll()
+        log.append(rows(6, 3), state=False)
+    compact(tmp_path, 3)
+    return tmp_path
+
+
+def findings(folder: Path) -> list[tuple[str, Finding]]:
+    return [(found.name, finding) for found in verify(folder) for finding in found.findings]
+
+
+def test_a_sound_journal_is_sound(folder: Path) -> None:
+    first, second, last = verify(folder)
+    size = (folder / ARROW).stat().st_size
+    assert first == Verified(ARROW, 0, 3, octets=size, batches=3, rows=3)
+    assert (second.name, second.first_offset, second.end_offset, second.batches) == (f"{3:020d}.parquet", 3, 6, 2)
+    assert (last.end_offset, last.rows) == (9, 3)
+    assert all(found.sound and not found.findings for found in (first, second, last))
+
+
+def test_an_empty_folder_is_sound(tmp_path: Path) -> None:
+    assert list(verify(tmp_path)) == []
+    with Log(tmp_path, node=NODE):
+        (found,) = verify(tmp_path)
+        assert (found.sound, found.rows, found.octets) == (True, 0, 0)
+
+
+def test_a_bit_flipped_anywhere_is_found(folder: Path) -> None:
+    entries = entries_of(folder)
+    size = (folder / ARROW).stat().st_size
+    for position in [*range(0, entries[0].end, 3), *range(entries[2].position, size)]:
+        flip(folder / ARROW, position, 1 << position % 8)
+        first = next(verify(folder))
+        assert first.findings
+        assert first.sound == (position >= entries[2].end)
+        flip(folder / ARROW, position, 1 << position % 8)
+
+
+def test_damage_tells_which_rows_are_lost(folder: Path) -> None:
+    entry = entries_of(folder)[1]
+    flip(folder / ARROW, entry.end - 1)
+    assert findings(folder) == [
+        (ARROW, Finding("damage", entry.position, "its CRC is not that of its octets", first_offset=1, rows=1))
+    ]
+    assert str(findings(folder)[0][1]).endswith("its octets; lost from offset 1: 1 rows")
+
+
+def test_a_bit_flipped_in_a_compacted_segment_is_found(folder: Path) -> None:
+    path = folder / f"{3:020d}.parquet"
+    chunk = pq.read_metadata(path).row_group(1).column(12)
+    flip(path, chunk.data_page_offset + chunk.total_compressed_size - 3)
+    ((name, finding),) = findings(folder)
+    assert (name, finding.severity, finding.first_offset, finding.rows) == (path.name, "damage", 5, 1)
+    path.write_bytes(b"nothing")
+    ((name, finding),) = findings(folder)
+    assert (finding.severity, finding.first_offset, finding.rows) == ("damage", 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("index", "note"),
+    [(None, "it has no index, or a bad one"), (1, "its index does not know 2 of 3 batches")],
+)
+def test_an_index_that_is_not_whole_is_worth_a_note(folder: Path, index: int | None, note: str) -> None:
+    entries = entries_of(folder)
+    if index is None:
+        (folder / INDEX).unlink()
+    else:
+        (folder / INDEX).write_bytes(index_octets(entries[:index]))
+    assert findings(folder) == [(ARROW, Finding("note", 0, note))]
+
+
+def test_a_tail_that_a_crash_left_is_worth_a_note(folder: Path) -> None:
+    name = f"{6:020d}.arrow"
+    with (folder / name).open("ab") as file:
+        file.write(b"\xff\xff\xff\xff")
+    ((found, finding),) = findings(folder)
+    assert (found, finding.severity, finding.reason) == (
+        name,
+        "note",
+        "a crash left 4 octets: only 4 octets are left",
+    )
+
+
+def test_a_segment_that_lost_its_end_is_damaged_or_not(folder: Path) -> None:
+    entries = entries_of(folder)
+    os.truncate(folder / ARROW, entries[2].end)
+    assert [finding.severity for _, finding in findings(folder)] == ["note"]
+    os.truncate(folder / ARROW, entries[2].end - 10)
+    assert ("damage", 2, 1) in [
+        (finding.severity, finding.first_offset, finding.rows) for _, finding in findings(folder)
+    ]
+
+
+def test_segments_that_overlap_are_damaged(folder: Path) -> None:
+    for suffix in ("arrow", "index"):
+        (folder / f"{6:020d}.{suffix}").rename(folder / f"{5:020d}.{suffix}")
+    assert [(name, finding.reason) for name, finding in findings(folder)] == [
+        (f"{5:020d}.arrow", "it begins at 5, before the last one ends")
+    ]
+
+
+def test_what_a_writer_is_just_adding_is_not_looked_at(folder: Path) -> None:
+    with Log(folder, node=NODE) as log:
+        log.append(rows(9, 1), state=False)
+        with (folder / f"{6:020d}.arrow").open("ab") as file:
+            file.write(b"half a batch")
+        assert findings(folder) == []
+        assert list(verify(folder))[-1].rows == 4

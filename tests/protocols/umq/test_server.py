@@ -1,0 +1,254 @@
+"""UMQ's server without a hub: who is let in, how it ends, and what a hostile or broken connection does to it."""
+
+import asyncio
+import logging
+import re
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import connect as web_connect
+from websockets.exceptions import ConnectionClosed
+
+from polywire.client.errors import ConnectFailed, ConnectionLost, Refused
+from polywire.client.tls import client_context, server_context
+from polywire.protocols.umq import FatalCode, Peer, Received, Rejected, Reply, Request, RpcException, connect, serve
+from tests.client.loops import run, until
+from tests.faults.proxy import proxied, random_cuts
+from tests.protocols.umq.programs import connected
+from tests.server.certificates import Authority
+
+
+def echo(request: Request) -> Reply:
+    async def attachment(at: int) -> bytes:
+        return await request.attachments[at]
+
+    return Reply(request.text, [attachment(at) for at in range(len(request.attachments))])
+
+
+def test_what_comes_with_hello_is_seen_before_the_client_is_welcomed() -> None:
+    async def greet(_: Peer, hello: Received) -> Reply:
+        return Reply(f"welcome {hello.text}", [await hello.attachments[0]])
+
+    async def main() -> None:
+        async with (
+            serve(echo, port=0, greet=greet) as server,
+            connect(server.url, hello="anna", attachments=[b"key"]) as peer,
+        ):
+            assert peer.welcome.text == "welcome anna"
+            assert await peer.welcome.all() == [b"key"]
+
+    run(main)
+
+
+def test_the_url_says_who_the_client_is() -> None:
+    seen: list[str] = []
+
+    def greet(_: Peer, hello: Received) -> None:
+        seen.append(hello.text)
+
+    async def main() -> None:
+        async with serve(echo, port=0, greet=greet) as server:
+            with_user = server.url.replace("//", "//anna:s%40cret@")
+            for url, token in ((with_user, None), (server.url, "abc"), (server.url, None)):
+                async with connect(url, token=token):
+                    pass
+
+    run(main)
+    assert seen == ['{"user": "anna", "password": "s@cret"}', '{"token": "abc"}', ""]
+
+
+def test_a_client_that_is_rejected_learns_why() -> None:
+    def greet(_: Peer, hello: Received) -> None:
+        raise Rejected(f"nobody knows {hello.text}")
+
+    async def main() -> None:
+        async with serve(echo, port=0, greet=greet) as server:
+            with pytest.raises(Refused, match="nobody knows bert") as refused:
+                async with connect(server.url, hello="bert"):
+                    pass
+            assert refused.value.code == FatalCode.REJECTED
+            assert not refused.value.temporary
+            assert not server.peers
+
+    run(main)
+
+
+def test_a_greeting_that_fails_is_logged_and_refuses_for_now(caplog: pytest.LogCaptureFixture) -> None:
+    def greet(_: Peer, hello: Received) -> None:
+        raise ValueError(hello.text)
+
+    async def main() -> None:
+        async with serve(echo, port=0, greet=greet) as server:
+            with pytest.raises(Refused) as refused:
+                async with connect(server.url, hello="secret"):
+                    pass
+            assert refused.value.temporary
+            assert "secret" not in str(refused.value)
+
+    with caplog.at_level(logging.ERROR, "polywire.umq"):
+        run(main)
+    assert "ValueError: secret" in caplog.text
+
+
+def test_a_client_that_says_nothing_is_sent_away() -> None:
+    async def main() -> None:
+        async with (
+            serve(echo, port=0, handshake_time=0.05) as server,
+            web_connect(server.url.replace("umq:", "ws:")) as socket,
+        ):
+            assert await socket.recv() == "F0:9 Limit exceeded: the handshake took too long"
+            with pytest.raises(ConnectionClosed):
+                await socket.recv()
+
+    run(main)
+
+
+def test_a_client_that_breaks_a_rule_gets_fatal_and_touches_nobody_else() -> None:
+    async def main() -> None:
+        async with connected(echo) as both:
+            async with web_connect(both.server.url.replace("umq:", "ws:")) as socket:
+                await socket.send("H1:")
+                assert await socket.recv() == "W1:"
+                await socket.send("C1:fine")
+                assert await socket.recv() == "R1:fine"
+                await socket.send("Cb:lower case")
+                assert str(await socket.recv()).startswith("F0:3 Protocol error: 'b' is lower case")
+                with pytest.raises(ConnectionClosed):
+                    await socket.recv()
+            assert (await both.near.call("unharmed")).text == "unharmed"
+
+    run(main)
+
+
+def test_a_server_that_breaks_a_rule_ends_the_connection_of_its_client() -> None:
+    async def main() -> None:
+        async with connected(echo) as both:
+            assert both.far._sender.link is not None
+            both.far._sender.link.send(b"R1:", text=False)
+            await both.near.wait_ended()
+            with pytest.raises(ConnectionLost, match="nobody announced"):
+                raise ConnectionLost(both.near._sender.reason)
+
+    run(main)
+
+
+def test_closing_lets_what_is_under_way_finish_and_refuses_the_rest() -> None:
+    async def main() -> None:
+        release = asyncio.Event()
+
+        async def handler(request: Request) -> str:
+            await release.wait()
+            return request.text
+
+        async with serve(handler, port=0) as server, connect(server.url) as peer:
+            under_way = asyncio.create_task(peer.call("first"))
+            await until(lambda: any(len(each._handling) for each in server.peers))
+            closing = asyncio.create_task(server.close())
+            await until(lambda: server._draining)
+            with pytest.raises(RpcException) as refused:
+                await peer.call("second")
+            assert refused.value.code == FatalCode.SHUTTING_DOWN
+            release.set()
+            assert (await under_way).text == "first"
+            await closing
+            await peer.wait_ended()
+            with pytest.raises(ConnectFailed):
+                async with connect(server.url or "umq://127.0.0.1:1", connect_time=5):
+                    pass
+
+    run(main)
+
+
+def test_two_programs_talk_over_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate = authority.issue("localhost")
+
+    async def main() -> None:
+        tls = server_context(certificate=certificate)
+        async with serve(echo, "localhost", 0, tls=tls) as server:
+            assert server.url.startswith("umqs://localhost:")
+            trust = client_context(ca=authority.root)
+            async with connect(server.url, tls=trust) as peer:
+                assert (await peer.call("secret")).text == "secret"
+
+    run(main)
+
+
+def test_a_connection_that_is_cut_anywhere_carries_everything() -> None:
+    async def main() -> None:
+        async with serve(echo, port=0) as server:
+            port = int(server.url.rpartition(":")[2].partition("/")[0])
+            with proxied(port, random_cuts(5)) as through:
+                async with connect(server.url.replace(str(port), str(through))) as peer:
+                    body = bytes(range(256)) * 40
+                    answers = await asyncio.gather(*[peer.call(str(n), [body]) for n in range(10)])
+                    assert [each.text for each in answers] == [str(n) for n in range(10)]
+                    assert [await each.all() for each in answers] == [[body]] * 10
+
+    run(main)
+
+
+def test_a_connection_that_breaks_in_the_middle_is_told_to_all_who_wait() -> None:
+    async def main() -> None:
+        async with serve(echo, port=0) as server:
+            port = int(server.url.rpartition(":")[2].partition("/")[0])
+            with proxied(port, most=100_000) as through:
+                async with connect(server.url.replace(str(port), str(through))) as peer:
+                    calls = [peer.call("x" * 10_000) for _ in range(30)]
+                    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+                    assert any(isinstance(each, ConnectionLost) for each in outcomes)
+                    assert all(isinstance(each, ConnectionLost | Received) for each in outcomes)
+            await until(lambda: not server.peers)
+
+    run(main)
+
+
+def test_nobody_there_is_told_as_such() -> None:
+    async def main() -> None:
+        with pytest.raises(ConnectFailed, match=re.escape("umq://127.0.0.1:1/umq")):
+            async with connect("umq://anna:secret@127.0.0.1:1"):
+                pass
+
+    run(main)
+
+
+def test_a_cancelled_connect_leaves_nothing_behind() -> None:
+    async def greet(_: Peer, __: Received) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async def main() -> None:
+        async with serve(echo, port=0, greet=greet) as server:
+
+            async def dial() -> None:
+                async with connect(server.url):
+                    pass
+
+            dialing = asyncio.create_task(dial())
+            await until(lambda: bool(server._tasks))
+            dialing.cancel()
+            await asyncio.wait([dialing])
+            assert dialing.cancelled()
+            await until(lambda: not server._tasks)
+
+    run(main)
+
+
+def test_what_runs_for_a_peer_ends_with_it() -> None:
+    ended: list[str] = []
+
+    async def joined(peer: Peer) -> None:
+        try:
+            await peer.call("who are you?")
+            await peer.wait_ended()
+        finally:
+            ended.append("joined")
+
+    async def main() -> None:
+        async with serve(None, port=0, joined=joined) as server:
+            async with connect(server.url, handler=lambda _: "me"):
+                await until(lambda: bool(server.peers))
+            await until(lambda: not server.peers)
+            assert ended == ["joined"]
+
+    run(main)
