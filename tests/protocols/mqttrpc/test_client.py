@@ -109,6 +109,7 @@ async def pair(broker: str, module: ModuleType, **options: Any) -> AsyncIterator
         yield Pair(module, handler, server, stub)
 
 
+@pytest.mark.rule("MQTT-176")
 @pytest.mark.parametrize("topics", ["shared", "per-client"])
 @in_loop
 async def test_calls_of_all_four_shapes(broker: str, my_cool_service: ModuleType, topics: str) -> None:
