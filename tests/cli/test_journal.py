@@ -213,7 +213,14 @@ def test_verify_finds_damage_and_leaves_with_1(log: Log) -> None:
     assert "00000000000000000010.arrow" in result.output
     result = run("verify", "--json")
     assert result.exit_code == 1
-    assert json.loads(result.stdout)["good"] is False
+    assert [json.loads(line)["sound"] for line in result.stdout.splitlines()] == [True, False, True]
+
+
+def test_verify_notes_what_does_no_harm_and_leaves_with_0(log: Log) -> None:
+    (log.path / "00000000000000000010.index").unlink()
+    shown = good("verify").splitlines()
+    assert shown[0] == "00000000000000000010.arrow: note at 0: it has no index, or a bad one"
+    assert shown[1].endswith("25 rows in 3 segments, nothing is damaged")
 
 
 @pytest.mark.usefixtures("log")

@@ -1,26 +1,29 @@
 """``polywire journal replay``: what goes to the client, and what is said about it."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import polywire
 from polywire.cli import main, replaying
 from polywire.cli.replaying import BusTarget
+from polywire.client.bus import Bus
 from polywire.errors import PolywireError
 from polywire.journal.kinds import RETAIN_FLAG
 from polywire.journal.log import Log
 from polywire.journal.replay import Renaming, replay
+from tests.hub_process import running_hub
 from tests.journal.rows import rows
 
-FEATURES = {"headers": ("umq",), "content_type": ("umq",), "retain": ("umq", "mqtt")}
 Sent = tuple[str, bytes, dict[str, Any]]
 
 
-class Queue:
+class FakeQueue:
     def __init__(self, name: str, sent: list[Sent]) -> None:
         self._name = name
         self._sent = sent
@@ -30,7 +33,7 @@ class Queue:
         return asyncio.sleep(0)
 
 
-class Bus:
+class FakeBus:
     """As much of a bus as a replay needs; it refuses channels named ``refused``."""
 
     def __init__(self, protocol: str) -> None:
@@ -43,12 +46,12 @@ class Bus:
         self.sent.append((channel, body, options))
         return asyncio.sleep(0)
 
-    def queue(self, name: str) -> Queue:
-        return Queue(name, self.sent)
+    def queue(self, name: str) -> FakeQueue:
+        return FakeQueue(name, self.sent)
 
 
-def publish(bus: Bus, channel: str, **options: Any) -> int:
-    target = BusTarget(bus, FEATURES)
+def publish(bus: FakeBus, channel: str, **options: Any) -> int:
+    target = BusTarget(cast("Bus", bus))
     given: dict[str, Any] = {"headers": None, "content_type": None, "retain": False, **options}
 
     async def run() -> None:
@@ -59,7 +62,7 @@ def publish(bus: Bus, channel: str, **options: Any) -> int:
 
 
 def test_topics_are_published_and_queues_are_put_into() -> None:
-    bus = Bus("umq")
+    bus = FakeBus("umq")
     options = {"headers": {"a": 1}, "content_type": "text/plain"}
     assert publish(bus, "a/b", retain=True, **options) == 0
     assert publish(bus, "queue/jobs/new", **options) == 0
@@ -67,21 +70,21 @@ def test_topics_are_published_and_queues_are_put_into() -> None:
 
 
 def test_what_a_protocol_can_not_carry_is_left_behind_and_counted() -> None:
-    bus = Bus("fmqp")
-    assert publish(bus, "a", headers={"a": 1}, content_type="text/plain", retain=True) == 3
-    assert bus.sent == [("a", b"body", {"headers": None, "content_type": None, "retain": False})]
-    assert publish(Bus("mqtt"), "a", headers={}, retain=True) == 0
+    bus = FakeBus("fmqp")
+    assert publish(bus, "a", headers={"a": 1}, content_type="text/plain", retain=True) == 2
+    assert bus.sent == [("a", b"body", {"headers": None, "content_type": None, "retain": True})]
+    assert publish(FakeBus("micromsg"), "a", headers={}, retain=True) == 1
 
 
 @pytest.fixture
-def buses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Bus, dict[str, Any]]]:
+def buses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, FakeBus, dict[str, Any]]]:
     """Every replay goes to a bus of its own here, with its URL and options."""
-    made: list[tuple[str, Bus, dict[str, Any]]] = []
+    made: list[tuple[str, FakeBus, dict[str, Any]]] = []
 
     async def replay_to(url: str, batches: Iterator[Any], **options: Any) -> tuple[Any, int]:
-        bus = Bus(url.partition("://")[0])
+        bus = FakeBus(url.partition("://")[0])
         made.append((url, bus, options))
-        target = BusTarget(bus, FEATURES)
+        target = BusTarget(cast("Bus", bus))
         done = await replay(
             batches,
             target,
@@ -120,7 +123,7 @@ def run(journal: Path, *words: str) -> Result:
 
 
 def test_messages_of_topics_and_queues_are_published_again(
-    journal: Path, buses: list[tuple[str, Bus, dict[str, Any]]]
+    journal: Path, buses: list[tuple[str, FakeBus, dict[str, Any]]]
 ) -> None:
     result = run(journal, "--speed", "max", "--to", "9", "--url", "umq://127.0.0.1:9")
     assert result.exit_code == 0, result.output
@@ -135,15 +138,15 @@ def test_messages_of_topics_and_queues_are_published_again(
     ]
 
 
-def test_what_the_protocol_left_behind_is_told(journal: Path, buses: list[tuple[str, Bus, dict[str, Any]]]) -> None:
-    result = run(journal, "--speed", "max", "--channel", "a/x", "--url", "fmqp://127.0.0.1:9")
+def test_what_the_protocol_left_behind_is_told(journal: Path, buses: list[tuple[str, FakeBus, dict[str, Any]]]) -> None:
+    result = run(journal, "--speed", "max", "--channel", "a/x", "--url", "sabc://127.0.0.1:9")
     assert result.exit_code == 0
     assert len(buses[0][1].sent) == 1
-    assert "2 headers, content types or retain flags were left behind" in result.stderr
+    assert "1 headers, content types or retain flags were left behind" in result.stderr
 
 
 def test_a_replay_goes_under_other_names_and_at_another_speed(
-    journal: Path, buses: list[tuple[str, Bus, dict[str, Any]]]
+    journal: Path, buses: list[tuple[str, FakeBus, dict[str, Any]]]
 ) -> None:
     words = ["--from", "1", "--to", "3", "--speed", "1000", "--rename", "a/1=b", "--rename", "=c"]
     assert run(journal, *words).exit_code == 0
@@ -152,7 +155,7 @@ def test_a_replay_goes_under_other_names_and_at_another_speed(
 
 
 def test_a_message_that_is_not_taken_ends_it_and_tells_how_to_go_on(
-    journal: Path, buses: list[tuple[str, Bus, dict[str, Any]]]
+    journal: Path, buses: list[tuple[str, FakeBus, dict[str, Any]]]
 ) -> None:
     result = run(journal, "--speed", "max")
     assert result.exit_code == 1
@@ -162,7 +165,7 @@ def test_a_message_that_is_not_taken_ends_it_and_tells_how_to_go_on(
 
 
 def test_told_to_keep_going_it_names_what_was_not_taken(
-    journal: Path, buses: list[tuple[str, Bus, dict[str, Any]]]
+    journal: Path, buses: list[tuple[str, FakeBus, dict[str, Any]]]
 ) -> None:
     result = run(journal, "--speed", "max", "--keep-going")
     assert result.exit_code == 1
@@ -170,3 +173,51 @@ def test_told_to_keep_going_it_names_what_was_not_taken(
     assert "1 were not taken" in result.stderr
     assert "offset 9" in result.stderr
     assert len(buses) == 1
+
+
+@pytest.mark.parametrize("protocol", ["fmqp", "mqtt", "umq"])
+def test_a_replay_reaches_the_subscribers_of_a_running_hub(journal: Path, protocol: str) -> None:
+    pytest.importorskip(f"polywire.client.over_{protocol}")
+    with running_hub() as hub:
+        url = f"{protocol}://127.0.0.1:{hub.port(protocol)}"
+        words = [
+            "-m",
+            "polywire",
+            "journal",
+            "replay",
+            str(journal),
+            "--to",
+            "9",
+            "--speed",
+            "max",
+            "--rename",
+            "a=again",
+        ]
+
+        async def listen() -> list[tuple[str, bytes]]:
+            async with (
+                polywire.connect(f"mqtt://127.0.0.1:{hub.port('mqtt')}") as bus,
+                bus.subscribe("again/**") as messages,
+                bus.queue("jobs") as jobs,
+            ):
+                process = await asyncio.create_subprocess_exec(sys.executable, *words, "--url", url)
+                assert await process.wait() == 0
+                found = [await anext(messages) for _ in range(5)]
+                found.append(await anext(jobs))
+                return [(message.channel, message.body) for message in found]
+
+        assert asyncio.run(asyncio.wait_for(listen(), 40)) == [
+            ("again/0/b", b"body 0"),
+            ("again/1/b", b"body 1"),
+            ("again/2/b", b"body 2"),
+            ("again/0/b", b"body 3"),
+            ("again/x", b"body 4"),
+            ("queue/jobs", b"body 5"),
+        ]
+
+
+def test_nobody_to_replay_to_is_said_so(journal: Path) -> None:
+    result = run(journal, "--url", "fmqp://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "127.0.0.1:1" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -12,10 +12,13 @@ import pytest
 
 from polywire import journal
 from polywire.journal import housekeeping
+from polywire.journal.batches import BatchMaker
 from polywire.journal.housekeeping import Housekeeping, HousekeepingBusy, clear_leftovers, housekeeping_lock
 from polywire.journal.log import Log
 from polywire.journal.readers import NamedReaders
 from polywire.journal.retention import KeepLimits
+from polywire.journal.snapshots import save, state_of
+from tests.journal.recording import MQTT, Recording
 from tests.journal.rows import rows
 
 HOUR = 3600 * 1_000_000
@@ -83,7 +86,8 @@ def test_what_is_no_longer_kept_is_deleted_with_all_that_is_beside_it(log: Log) 
         roll(log)
     (log.path / name(0, "torn-4096")).write_bytes(b"torn")
     done = Housekeeping(log.path, KEEP_ONE).round()
-    assert done.deleted == [name(0, "parquet"), name(10, "parquet"), name(20, "parquet")]
+    assert done.deleted == [name(0, "arrow"), name(10, "arrow"), name(20, "arrow")]
+    assert [each.name for each in done.compacted] == [name(30, "parquet")]  # nothing that goes anyway
     assert names_in(log.path) == [
         name(30, "parquet"),
         name(30, "state"),
@@ -92,6 +96,44 @@ def test_what_is_no_longer_kept_is_deleted_with_all_that_is_beside_it(log: Log) 
         name(40, "state"),
     ]
     assert journal.open(log.path).first_offset == 30
+
+
+def test_compacted_segments_are_deleted_too(log: Log) -> None:
+    for _ in range(4):
+        roll(log)
+    Housekeeping(log.path, KeepLimits()).round()
+    done = Housekeeping(log.path, KEEP_ONE).round()
+    assert done.deleted == [name(0, "parquet"), name(10, "parquet"), name(20, "parquet")]
+
+
+def test_segments_are_compacted_before_their_size_counts(log: Log) -> None:
+    for _ in range(3):
+        roll(log)
+    house = Housekeeping(log.path, KeepLimits())
+    house.round()
+    compacted = sum(path.stat().st_size for path in log.path.glob("*.parquet"))
+    roll(log)
+    tight = KeepLimits(octets=compacted * 4 // 3 + 200)  # room for four compacted segments
+    assert Housekeeping(log.path, tight).round().deleted == []
+
+
+def test_what_is_closed_meanwhile_is_looked_at_in_the_same_round(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that closes segments faster than they are compacted must not outgrow its limits."""
+    roll(log)
+    snapshots: list[int] = []
+    house = Housekeeping(log.path, KEEP_ONE, before=lambda: snapshots.append(log.next_offset))
+    compact_one = house._compact_one
+
+    def slowly(path: Path) -> object:
+        if log.next_offset < 60:
+            roll(log)
+            house.kick()
+        return compact_one(path)
+
+    monkeypatch.setattr(house, "_compact_one", slowly)
+    done = house.round()
+    assert snapshots == [10, 20, 30, 40, 50, 60]
+    assert [each[:20] for each in done.deleted] == [f"{offset:020}" for offset in (0, 10, 20, 30, 40)]
 
 
 def test_what_was_never_compacted_is_deleted_too(log: Log) -> None:
@@ -118,7 +160,7 @@ def test_what_a_named_reader_needs_is_kept_until_it_has_read_it(log: Log) -> Non
         roll(log)
     NamedReaders(log.path).put("spark", 15)
     house = Housekeeping(log.path, KEEP_ONE)
-    assert house.round().deleted == [name(0, "parquet")]
+    assert house.round().deleted == [name(0, "arrow")]
     NamedReaders(log.path).put("spark", 30)
     assert house.round().deleted == [name(10, "parquet"), name(20, "parquet")]
 
@@ -141,10 +183,7 @@ def test_what_is_too_old_is_deleted(log: Log) -> None:
         log.append(batch, state=False)
         log.roll()
         (log.path / name(log.next_offset, "state")).write_bytes(b"")
-    assert Housekeeping(log.path, KeepLimits(seconds=2 * 3600)).round().deleted == [
-        name(0, "parquet"),
-        name(10, "parquet"),
-    ]
+    assert Housekeeping(log.path, KeepLimits(seconds=2 * 3600)).round().deleted == [name(0, "arrow"), name(10, "arrow")]
 
 
 def test_a_damaged_segment_is_named_once_and_does_not_hold_up_the_others(
@@ -193,6 +232,17 @@ def test_the_index_of_a_deleted_segment_is_cleared_and_that_of_a_new_one_is_not(
     newest.write_bytes(b"")  # as if the writer were about to begin this one
     clear_leftovers(log.path)
     assert not (log.path / name(0, "index")).exists()
+    assert newest.exists()
+
+
+def test_a_snapshot_that_was_never_finished_is_cleared_once_it_is_out_of_date(log: Log) -> None:
+    for _ in range(2):
+        roll(log)
+    old, newest = log.path / name(5, "state-unfinished"), log.path / name(20, "state-unfinished")
+    old.write_bytes(b"half")
+    newest.write_bytes(b"half")
+    clear_leftovers(log.path)
+    assert not old.exists()
     assert newest.exists()
 
 
@@ -253,6 +303,21 @@ def test_errors_are_logged_and_counted_and_the_thread_lives(
         house.stop()
 
 
+def test_a_snapshot_that_fails_does_not_keep_the_rest_from_being_done(
+    log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(4):
+        roll(log)
+
+    def fails() -> None:
+        raise OSError(28, "No space left on device")
+
+    with caplog.at_level(logging.WARNING):
+        done = Housekeeping(log.path, KEEP_ONE, before=fails).round()
+    assert (len(done.compacted), len(done.deleted), len(done.failures)) == (1, 3, 1)
+    assert "No space left" in caplog.text
+
+
 def test_a_stop_does_not_wait_for_a_compaction(log: Log) -> None:
     roll(log)
     path = log.path / name(0, "arrow")
@@ -264,3 +329,26 @@ def test_a_stop_does_not_wait_for_a_compaction(log: Log) -> None:
     house.stop()
     assert house.failures == 0
     assert path.exists()
+
+
+def test_a_delivery_of_a_retained_message_whose_segment_is_gone_comes_back_whole(log: Log) -> None:
+    rec = Recording()
+    maker = BatchMaker("here")
+
+    def write() -> None:
+        for columns in rec.recorder.take():
+            log.append(maker.make(columns), state=True)
+
+    retained = rec.publish("a", b"kept for long", retain=True)
+    for number in range(3):
+        rec.publish("b", b"%d" % number)
+        write()
+        log.roll()
+        save(log.path, state_of(log.path, to_offset=log.next_offset))
+    assert Housekeeping(log.path, KEEP_ONE, compact=False).round().deleted == [name(0, "arrow"), name(2, "arrow")]
+    rec.recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
+    rec.recorder.stored(MQTT, "dev", "a", retained, 1, 0, retain=True)
+    write()
+    found = [(row["kind"], row["channel"], row["body"]) for row in state_of(log.path).rows.to_pylist()]
+    assert ("deliver", "a", b"kept for long") in found
+    assert ("publish", "a", b"kept for long") in found

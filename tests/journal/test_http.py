@@ -60,6 +60,16 @@ def test_what_is_added_is_seen_after_a_refresh(pages: Pages, log: Log) -> None:
     assert [row["offset"] for row in read(found, from_offset=25)] == list(range(25, 40))
 
 
+def test_a_journal_is_followed_from_afar(pages: Pages, log: Log) -> None:
+    following = journal.open(pages.url).follow(["offset"], from_offset=28, poll=0.01)
+    assert next(following).column(0).to_pylist() == [28, 29]
+    log.append(rows(30, 3), state=False)
+    assert next(following).column(0).to_pylist() == [30, 31, 32]
+    log.roll()
+    log.append(rows(33, 2), state=False)
+    assert next(following).column(0).to_pylist() == [33, 34]
+
+
 def test_what_is_compacted_meanwhile_is_read_in_its_new_form(pages: Pages, log: Log) -> None:
     found = journal.open(pages.url)
     compact(compactable(log.path)[0])

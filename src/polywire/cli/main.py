@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import polywire
-from polywire.cli import config, journal, user
+from polywire.cli import config, journal, pipeline, user
 from polywire.cli.bench import bench, bench_epilog
 from polywire.cli.call import call, call_epilog
 from polywire.cli.decode import decode, decode_epilog
@@ -33,6 +33,7 @@ app = typer.Typer(
 app.add_typer(config.app, name="config")
 app.add_typer(user.app, name="user")
 app.add_typer(journal.app, name="journal")
+app.add_typer(pipeline.app, name="pipeline")
 app.command(epilog=pub_epilog)(pub)
 app.command(epilog=sub_epilog)(sub)
 app.command(epilog=call_epilog)(call)

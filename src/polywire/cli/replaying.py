@@ -1,7 +1,6 @@
 """``polywire journal replay``: a client of the hub behind the replay of the journal."""
 
 import asyncio
-import importlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
@@ -11,6 +10,8 @@ import typer
 from polywire.cli.journal_options import Selection
 from polywire.cli.progress import progress
 from polywire.cli.scanning import open_place, scan
+from polywire.client.bus import Bus, connect
+from polywire.client.features import FEATURES
 from polywire.errors import PolywireError
 from polywire.journal.replay import COLUMNS, KINDS, Header, Renaming, Replayed, ReplayError, replay
 
@@ -27,11 +28,11 @@ class BusTarget:
     What its protocol can't carry is left behind, and counted: ``left`` are headers, content types and retain flags.
     """
 
-    def __init__(self, bus: Any, features: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._headers = bus.protocol in features["headers"]
-        self._content_type = bus.protocol in features["content_type"]
-        self._retain = bus.protocol in features["retain"]
+        self._headers = bus.protocol in FEATURES["headers"]
+        self._content_type = bus.protocol in FEATURES["content_type"]
+        self._retain = bus.protocol in FEATURES["retain"]
         self.left = 0
 
     def publish(
@@ -44,12 +45,9 @@ class BusTarget:
             content_type, self.left = None, self.left + 1
         if retain and not self._retain:
             retain, self.left = False, self.left + 1
-        found: Awaitable[object]
         if channel.startswith(QUEUE):
-            found = self._bus.queue(channel[len(QUEUE) :]).put(body, headers=headers, content_type=content_type)
-        else:
-            found = self._bus.publish(channel, body, headers=headers, content_type=content_type, retain=retain)
-        return found
+            return self._bus.queue(channel[len(QUEUE) :]).put(body, headers=headers, content_type=content_type)
+        return self._bus.publish(channel, body, headers=headers, content_type=content_type, retain=retain)
 
 
 async def replay_to(
@@ -63,10 +61,8 @@ async def replay_to(
     told: Callable[[Replayed], None],
 ) -> tuple[Replayed, int]:
     """Connect and replay. Returns how that went, and what the protocol left behind."""
-    client = importlib.import_module("polywire.client.bus")
-    features = importlib.import_module("polywire.client.features").FEATURES
-    async with client.connect(url, token=token) as bus:
-        target = BusTarget(bus, features)
+    async with connect(url, token=token) as bus:
+        target = BusTarget(bus)
         done = await replay(batches, target, speed=speed, rename=Renaming(rules), keep_going=keep_going, told=told)
         return done, target.left
 

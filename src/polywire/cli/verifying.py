@@ -1,37 +1,33 @@
-"""``polywire journal verify``: read everything, and say what can't be read."""
+"""``polywire journal verify``: read everything, and say what is not as it should be."""
 
 import json
-from typing import Any
+from dataclasses import asdict
 
-import pyarrow.compute as pc
 import typer
 
 from polywire.cli.progress import progress
 from polywire.cli.scanning import open_place
-from polywire.journal.kinds import GAP, KINDS
+from polywire.journal.verify import Verified, verify_storage
 
 
 def print_verification(place: str, token: str | None, *, as_json: bool) -> bool:
-    """Print what was found. Returns whether all is well."""
-    found = open_place(place, token)
-    segments = found.segments()
-    first, rows = found.first_offset, 0
-    damage: list[dict[str, Any]] = []
-    with progress("verifying", found.end_offset - first) as advance:
-        for batch in found.scan(on_corrupt="gap"):
-            gaps = batch.filter(pc.equal(batch.column("kind"), KINDS[GAP])).to_pylist()
-            damage += [{"offset": gap["offset"], **json.loads(gap["headers"])} for gap in gaps]
-            rows += batch.num_rows - len(gaps)
-            advance(batch.column("offset")[-1].as_py() - first, f"{rows} rows")
-    if as_json:
-        typer.echo(json.dumps({"good": not damage, "rows": rows, "segments": len(segments), "damage": damage}))
-        return not damage
-    for each in damage:
-        lost = f"{each['rows']} rows" if each["rows"] is not None else "rows"
-        words = (
-            f"{each['segment']} at {each['position']}: {each['reason']}; lost are {lost} from offset {each['offset']}"
-        )
-        typer.echo(words)
-    wrong = f"{len(damage)} places are damaged" if damage else "nothing is damaged"
-    typer.echo(f"{place}: {rows} rows in {len(segments)} segments, {wrong}")
-    return not damage
+    """Print what was found, as JSON a line for each segment. Returns whether no row is damaged or lost."""
+    storage = open_place(place, token).storage
+    checked: list[Verified] = []
+    octets = 0
+    with progress("verifying", sum(storage.sizes().values())) as advance:
+        for segment in verify_storage(storage):
+            checked.append(segment)
+            octets += segment.octets
+            advance(octets, segment.name)
+            if as_json:
+                typer.echo(json.dumps({**asdict(segment), "sound": segment.sound}))
+            else:
+                for finding in segment.findings:
+                    typer.echo(f"{segment.name}: {finding}")
+    damaged = sum(not segment.sound for segment in checked)
+    if not as_json:
+        rows = sum(segment.rows for segment in checked)
+        words = f"{damaged} of them damaged" if damaged else "nothing is damaged"
+        typer.echo(f"{place}: {rows} rows in {len(checked)} segments, {words}")
+    return not damaged

@@ -1,4 +1,4 @@
-"""Housekeeping of a journal that is being written: closed segments are compacted, then those no longer kept deleted.
+"""Housekeeping of a journal that is being written: closed segments are compacted, those no longer kept are deleted.
 
 A thread does it, whenever it is told that a segment was closed, and now and then for the sake of age. Nothing that goes
 wrong here touches the hub: it is logged, counted, and tried again the next time.
@@ -24,6 +24,7 @@ from polywire.journal.reader import Journal, open_journal
 from polywire.journal.readers import NamedReaders
 from polywire.journal.retention import KeepLimits, plan_retention
 from polywire.journal.segments import ARROW, INDEX, PARQUET, STATE, parse_name, segment_name, sync_folder
+from polywire.journal.snapshots import UNFINISHED
 
 LOCK_NAME: Final = "housekeeping.lock"
 """Held while files are replaced or deleted, so that a command and a hub don't do it at once."""
@@ -80,6 +81,7 @@ class Housekeeping:
         self._process: subprocess.Popen[str] | None = None
         self._damaged: set[str] = set()
         self._told = ""
+        self._journal: Journal | None = None
 
     def start(self) -> None:
         """Begin, with a first round at once: the last hub may have been killed in the middle of one."""
@@ -108,12 +110,8 @@ class Housekeeping:
         try:
             with housekeeping_lock(self._folder):
                 clear_leftovers(self._folder)
-                if self._before is not None:
-                    self._before()
-                if self._compact:
-                    self._compact_all(done)
-                if not self._stopping.is_set():
-                    self._retain(done)
+                self._prepare(done)
+                self._work(done)
         except HousekeepingBusy as error:
             log.info("%s", error)
         except Exception as error:
@@ -126,6 +124,16 @@ class Housekeeping:
         self.failures += len(done.failures)
         return done
 
+    def _prepare(self, done: Done) -> None:
+        """What is to be done before; if it fails, the rest is done all the same: it may be what makes room again."""
+        if self._before is None:
+            return
+        try:
+            self._before()
+        except Exception as error:
+            log.warning("the hub's state could not be written down; it is tried again", exc_info=True)
+            done.failures.append(str(error))
+
     def _run(self) -> None:
         period = PERIOD if self._limits.seconds else None
         while True:
@@ -135,26 +143,44 @@ class Housekeeping:
                 return
             self.round()
 
-    def _compact_all(self, done: Done) -> None:
-        for path in compactable(self._folder):
-            if self._stopping.is_set():
+    def _work(self, done: Done) -> None:
+        """Compact one segment after the other, the oldest first, and delete in between.
+
+        A busy hub closes segments faster than they are compacted. What goes anyway is then not compacted first, and
+        the limits are kept meanwhile.
+        """
+        tried: set[str] = set()
+        while not self._stopping.is_set():
+            waiting = [path for path in self._compactable() if path.name not in tried]
+            if len(waiting) != 1:
+                self._retain(done)
+                waiting = [path for path in waiting if path.exists()]
+            if not waiting:
                 return
-            if path.name in self._damaged:
-                continue
-            result = self._compact_one(path)
-            if isinstance(result, Compacted):
-                done.compacted.append(result)
-                log.info(
-                    "compacted %s: %d rows, %.1f MiB became %.1f, in %.1f s",
-                    path.name,
-                    result.rows,
-                    result.octets_before / _NICE_SIZES,
-                    result.octets / _NICE_SIZES,
-                    result.seconds,
-                )
-            elif not self._stopping.is_set():
-                done.failures.append(result)
-                log.warning("%s was not compacted, and stays as it is: %s", path.name, result)
+            tried.add(waiting[0].name)
+            self._compact_next(waiting[0], done)
+            if self._wake.is_set() and not self._stopping.is_set():
+                self._wake.clear()
+                self._prepare(done)
+
+    def _compactable(self) -> list[Path]:
+        return [path for path in compactable(self._folder) if path.name not in self._damaged] if self._compact else []
+
+    def _compact_next(self, path: Path, done: Done) -> None:
+        result = self._compact_one(path)
+        if isinstance(result, Compacted):
+            done.compacted.append(result)
+            log.info(
+                "compacted %s: %d rows, %.1f MiB became %.1f, in %.1f s",
+                path.name,
+                result.rows,
+                result.octets_before / _NICE_SIZES,
+                result.octets / _NICE_SIZES,
+                result.seconds,
+            )
+        elif not self._stopping.is_set():
+            done.failures.append(result)
+            log.warning("%s was not compacted, and stays as it is: %s", path.name, result)
 
     def _compact_one(self, path: Path) -> Compacted | str:
         """Compact in a process of its own; what went wrong where it did."""
@@ -193,9 +219,11 @@ class Housekeeping:
         for reader in readers:
             if reader.problem:
                 log.warning("%s; until then everything is kept", reader.problem)
-        journal: Journal = open_journal(self._folder)
+        if self._journal is None:
+            self._journal = open_journal(self._folder)
+        self._journal.refresh()
         plan = plan_retention(
-            journal.segments(),
+            self._journal.segments(),
             self._limits,
             now=datetime.now(UTC),
             state_offset=state_offset(self._folder),
@@ -238,12 +266,16 @@ def housekeeping_lock(folder: Path) -> Iterator[None]:
 def clear_leftovers(folder: Path) -> None:
     """Remove what a compaction or deletion that was killed has left; only under the lock."""
     names = [path.name for path in folder.iterdir()]
+    newest_state = max(_state_offsets(folder), default=0)
     segments = [segment for segment in map(parse_name, names) if segment is not None]
     first = min((segment.first_offset for segment in segments), default=0)
     for name in names:
         part = name.endswith(PART_SUFFIX) and parse_name(name.removesuffix(PART_SUFFIX)) is not None
         # The index of a segment that is gone. Only of one before all others: the writer may be creating the newest.
-        if part or _offset_of(name, INDEX, first) < first:
+        part = part or _offset_of(name, INDEX, first) < first
+        # A snapshot that was not finished. Only one that is out of date: the hub may be writing the newest.
+        part = part or _offset_of(name, UNFINISHED, newest_state) < newest_state
+        if part:
             (folder / name).unlink(missing_ok=True)
     for segment in segments:
         if segment.format == PARQUET:

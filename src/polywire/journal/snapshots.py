@@ -22,6 +22,9 @@ from polywire.journal.schema import PLAIN_SCHEMA
 from polywire.journal.segments import STATE, segment_name, sync_folder
 from polywire.journal.state import KEYS, NO_ROWS, fold, references, resolve
 
+UNFINISHED: Final = "state-unfinished"
+"""The suffix of a snapshot that is being written."""
+
 NEAR: Final = 65536
 """Rows that are wanted and at most so far apart are read in one go."""
 
@@ -57,7 +60,9 @@ def state_of(folder: Path, *, to_offset: int | None = None) -> State:
     old = base.rows.filter(pc.is_in(base.rows["offset"], value_set=offsets))
     new = _rows_at(journal, offsets.filter(pc.greater_equal(offsets, base.offset)), PLAIN_SCHEMA.names)
     found = pa.concat_tables([old, new])
-    messages = _rows_at(journal, references(found), ["offset", "body"])
+    # What a delivery stands for may be a retained message of long ago, whose segment is gone; then the base has it.
+    columns = ["offset", "body"]
+    messages = pa.concat_tables([_rows_at(journal, references(found), columns), base.rows.select(columns)])
     return State(end, resolve(found, messages), rows.num_rows)
 
 
@@ -68,7 +73,7 @@ def save(folder: Path, state: State) -> Path:
         writer.write_table(state.rows)
     octets = sink.getvalue()
     path = folder / segment_name(state.offset, STATE)
-    unfinished = path.with_suffix(".state-unfinished")
+    unfinished = path.with_suffix(f".{UNFINISHED}")
     with unfinished.open("wb") as file:
         file.write(octets)
         file.write(_TRAILER.pack(_MAGIC, zlib.crc32(octets)))

@@ -59,6 +59,8 @@ class JournalKeeper:
 
     def _snapshot(self) -> None:
         """In the housekeeper's thread: write the state down, so that what is before it need not be read at a start."""
-        rolled, self._rolled = self._rolled, None
+        rolled = self._rolled
         if rolled is not None:
             save(self._folder, state_of(self._folder, to_offset=rolled))
+            if self._rolled == rolled:
+                self._rolled = None

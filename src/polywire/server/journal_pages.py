@@ -9,14 +9,15 @@ import io
 import json
 import os
 import re
+import threading
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
-from polywire import journal
 from polywire.hub.channels import REST
 from polywire.journal.index import ENTRY_OCTETS, MAGIC, unpack_entries
+from polywire.journal.reader import Journal, Segment, open_journal
 from polywire.journal.segments import ARROW, INDEX, choose_segments
 from polywire.server.config.schema import PROTOCOLS
 from polywire.server.gate import Gate
@@ -35,6 +36,7 @@ class JournalPages:
         self._folder = folder
         self._gate = gate
         self._door = HttpDoor(gate, local=local)
+        self._list = JournalList(folder)
 
     async def __call__(self, request: Request) -> Reply:
         """The list, or a file, if whoever asks may have it."""
@@ -42,7 +44,7 @@ class JournalPages:
         if refusal is not None:
             return refusal
         if not request.path:
-            listed = await asyncio.to_thread(list_journal, self._folder)
+            listed = await asyncio.to_thread(self._list.make)
             return Reply(200, "application/json", json.dumps(listed).encode() + b"\n")
         if not _FILE.fullmatch(request.path):
             return words(404, "no such file; /journal/ lists those there are")
@@ -63,37 +65,53 @@ class JournalPages:
         return None
 
 
-def list_journal(folder: Path) -> dict[str, Any]:
-    """The segments with their offsets, and the files with what may be read of them."""
-    found = journal.open(folder)
-    segments = [
-        {
-            "name": segment.name,
-            "format": segment.format,
-            "first_offset": segment.first_offset,
-            "end_offset": segment.end_offset,
-            "rows": segment.rows,
-            "octets": segment.octets,
-            "min_time": _iso(segment.min_time),
-            "max_time": _iso(segment.max_time),
-            "closed": segment.closed,
+class JournalList:
+    """The list of a journal. Readers that follow it ask again and again, so what does not change is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._guard = threading.Lock()
+        self._journal: Journal | None = None
+
+    def make(self) -> dict[str, Any]:
+        """The segments with their offsets, and the files with what may be read of them."""
+        with self._guard:
+            if self._journal is None:
+                self._journal = open_journal(self._folder)
+            else:
+                self._journal.refresh()
+            segments = self._journal.segments()
+        return {
+            "first_offset": segments[0].first_offset if segments else 0,
+            "end_offset": segments[-1].end_offset if segments else 0,
+            "segments": [_described(segment) for segment in segments],
+            "files": self._files(),
         }
-        for segment in found.segments()
-    ]
-    names = sorted(path.name for path in folder.iterdir())
-    newest = _newest(names)
-    files = []
-    for name in names:
-        if _FILE.fullmatch(name):
-            try:
-                files.append({"name": name, "octets": safe_size(folder / name, newest)})
-            except FileNotFoundError:
-                continue  # compacted or deleted a moment ago
+
+    def _files(self) -> list[dict[str, Any]]:
+        names = sorted(path.name for path in self._folder.iterdir())
+        newest = _newest(names)
+        files = []
+        for name in names:
+            if _FILE.fullmatch(name):
+                try:
+                    files.append({"name": name, "octets": safe_size(self._folder / name, newest)})
+                except FileNotFoundError:
+                    continue  # compacted or deleted a moment ago
+        return files
+
+
+def _described(segment: Segment) -> dict[str, Any]:
     return {
-        "first_offset": found.first_offset,
-        "end_offset": found.end_offset,
-        "segments": segments,
-        "files": files,
+        "name": segment.name,
+        "format": segment.format,
+        "first_offset": segment.first_offset,
+        "end_offset": segment.end_offset,
+        "rows": segment.rows,
+        "octets": segment.octets,
+        "min_time": _iso(segment.min_time),
+        "max_time": _iso(segment.max_time),
+        "closed": segment.closed,
     }
 
 

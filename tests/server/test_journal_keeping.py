@@ -1,0 +1,52 @@
+"""A hub keeps its journal small, and forgets nothing that still means something."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import polywire
+from polywire import journal
+from tests.hub_process import HubProcess, running_hub
+
+SMALL = ("journal.segment_size=16 KiB", "journal.keep_size=64 KiB")
+
+
+def url(hub: HubProcess) -> str:
+    return f"mqtt://127.0.0.1:{hub.port('mqtt')}"
+
+
+async def fill(hub: HubProcess, folder: Path) -> None:
+    """Publish until the first segment is gone; before that, what is to be remembered."""
+    end = time.monotonic() + 40
+
+    def trimmed() -> bool:
+        assert time.monotonic() < end, sorted(path.name for path in folder.iterdir())
+        return any(folder.glob("*.parquet")) and journal.open(folder).first_offset > 0
+
+    async with polywire.connect(url(hub)) as bus:
+        await bus.publish("kept", b"for ever", retain=True)
+        await bus.queue("jobs").put(b"to be done")
+        while not trimmed():
+            await asyncio.gather(*[bus.publish("filling", os.urandom(1024)) for _ in range(20)])
+
+
+async def remembered(hub: HubProcess) -> list[bytes]:
+    async with polywire.connect(url(hub)) as bus:
+        async with bus.subscribe("kept") as messages:
+            kept = await anext(messages)
+        async with bus.queue("jobs") as jobs:
+            return [kept.body, (await anext(jobs)).body]
+
+
+def test_what_is_retained_or_queued_outlives_the_segment_it_was_in(tmp_path: Path) -> None:
+    with running_hub(*SMALL, journal=tmp_path) as hub:
+        asyncio.run(fill(hub, tmp_path))
+        hub.stop(signal.SIGKILL)
+    found = journal.open(tmp_path)
+    assert found.first_offset > 0
+    offsets = [offset for batch in found.scan(["offset"]) for offset in batch.column(0).to_pylist()]
+    assert offsets == list(range(found.first_offset, found.end_offset))
+    with running_hub(*SMALL, journal=tmp_path) as hub:
+        assert asyncio.run(asyncio.wait_for(remembered(hub), 20)) == [b"for ever", b"to be done"]
