@@ -16,7 +16,6 @@ from polywire.cli.ping import ping, ping_epilog
 from polywire.cli.pub import pub, pub_epilog
 from polywire.cli.serve_echo import serve_echo, serve_echo_epilog
 from polywire.cli.sub import sub, sub_epilog
-from polywire.server.config import load
 
 SERVER = "polywire.server.run"
 
@@ -80,10 +79,12 @@ def serve(config: ConfigFile = None, sets: Sets = None, *, insecure: Insecure = 
     When it listens, it prints one line: "ready " and a JSON object of its listeners and their addresses. Logs go to
     standard error.
     """
+    from polywire.server.config import load  # noqa: PLC0415 - here, so that other commands start quickly
+
     with config_errors_reported():
         loaded = load(config, sets or ())
         loaded.check(insecure=insecure)
-    run = importlib.import_module(SERVER)  # here, so that other commands start quickly
+    run = importlib.import_module(SERVER)
     with config_errors_reported():
         raise typer.Exit(run.serve(loaded, insecure=insecure) or 0)
 
