@@ -11,7 +11,12 @@ import typer
 from polywire.cli.options import examples
 from polywire.errors import PolywireError
 
-demo_epilog = examples("polywire demo", "polywire demo --folder greenhouse", "polywire demo --no-tables")
+demo_epilog = examples(
+    "polywire demo",
+    "polywire demo --folder greenhouse",
+    "polywire demo --no-tables",
+    "polywire demo --run --folder data",
+)
 
 
 def demo(
@@ -21,6 +26,9 @@ def demo(
     ] = None,
     *,
     tables: Annotated[bool, typer.Option(help="End with the Spark tables of what happened.")] = True,
+    run: Annotated[
+        bool, typer.Option("--run", help="No story: hub and pipeline on the usual ports, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Tell a story of a greenhouse over all five protocols, and make the tables of what happened in it.
 
@@ -29,6 +37,12 @@ def demo(
     if tables and importlib.util.find_spec("pyspark") is None:
         typer.echo("polywire: the tables need Spark: pip install 'polywire[pipeline]', or use --no-tables", err=True)
         raise typer.Exit(1)
+    if run:
+        from polywire.demo.running import run_both  # noqa: PLC0415 - only here
+
+        place = Path() if folder is None else folder
+        place.mkdir(parents=True, exist_ok=True)
+        raise typer.Exit(asyncio.run(run_both(place, lambda line: typer.echo(line, err=True), tables=tables)))
     from polywire.demo.story import Story  # noqa: PLC0415 - only here
 
     place = Path(tempfile.mkdtemp(prefix="polywire-demo-")) if folder is None else folder
