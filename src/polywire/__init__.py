@@ -23,12 +23,14 @@ from polywire.errors import (
 if TYPE_CHECKING:
     from polywire.client.bus import Bus, connect
     from polywire.client.errors import (
+        AddressError,
         BufferFull,
         CallFailed,
         ClientError,
         Closed,
         ConnectFailed,
         ConnectionLost,
+        Overrun,
         Refused,
         Timeout,
         Unsupported,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from polywire.client.receipt import Promise
     from polywire.client.reconnect import Backoff
     from polywire.client.tls import client_context
+    from polywire.pipeline.spark import spark_session
 
 if pure_wanted():
     load_sources_only(Path(__file__).parent)
@@ -44,6 +47,7 @@ if pure_wanted():
 __version__ = "0.1.0"
 
 __all__ = [
+    "AddressError",
     "Backoff",
     "BufferFull",
     "Bus",
@@ -55,6 +59,7 @@ __all__ = [
     "Demand",
     "LocalProtocolError",
     "Message",
+    "Overrun",
     "PolywireError",
     "Promise",
     "ProtocolError",
@@ -67,34 +72,38 @@ __all__ = [
     "client_context",
     "compiled",
     "connect",
+    "spark_session",
 ]
 
 _LATER = {
-    "Backoff": "reconnect",
-    "BufferFull": "errors",
-    "Bus": "bus",
-    "CallFailed": "errors",
-    "ClientError": "errors",
-    "Closed": "errors",
-    "ConnectFailed": "errors",
-    "ConnectionLost": "errors",
-    "Demand": "message",
-    "Message": "message",
-    "Promise": "receipt",
-    "Refused": "errors",
-    "Request": "message",
-    "Timeout": "errors",
-    "Unsupported": "errors",
-    "client_context": "tls",
-    "connect": "bus",
+    "AddressError": "client.errors",
+    "Backoff": "client.reconnect",
+    "BufferFull": "client.errors",
+    "Bus": "client.bus",
+    "CallFailed": "client.errors",
+    "ClientError": "client.errors",
+    "Closed": "client.errors",
+    "ConnectFailed": "client.errors",
+    "ConnectionLost": "client.errors",
+    "Demand": "client.message",
+    "Message": "client.message",
+    "Overrun": "client.errors",
+    "Promise": "client.receipt",
+    "Refused": "client.errors",
+    "Request": "client.message",
+    "Timeout": "client.errors",
+    "Unsupported": "client.errors",
+    "client_context": "client.tls",
+    "connect": "client.bus",
+    "spark_session": "pipeline.spark",
 }
-"""Names that are loaded when they are first used, and the module of ``polywire.client`` they are in."""
+"""Names that are loaded when they are first used, and the module they are in."""
 
 
 def __getattr__(name: str) -> object:
     if name not in _LATER:
         raise AttributeError(f"module 'polywire' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"polywire.client.{_LATER[name]}"), name)
+    value: object = getattr(importlib.import_module(f"polywire.{_LATER[name]}"), name)
     globals()[name] = value
     return value
 

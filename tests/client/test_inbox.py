@@ -1,14 +1,13 @@
 import asyncio
-import logging
 from typing import cast
 
 import pytest
 
 from polywire.client import inbox as inbox_module
-from polywire.client.errors import ClientError, Closed
+from polywire.client.errors import ClientError, Closed, Overrun
 from polywire.client.inbox import BEYOND, Inbox, Intake
 from polywire.client.link import Link
-from tests.client.loops import run
+from tests.client.loops import run, until
 
 
 class Reads:
@@ -80,15 +79,51 @@ def test_large_messages_fill_an_inbox_too(monkeypatch: pytest.MonkeyPatch) -> No
     run(main)
 
 
-def test_while_a_reply_is_awaited_reading_goes_on_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_while_a_reply_is_awaited_reading_goes_on_for_a_while() -> None:
     async def main() -> None:
-        inbox, reads, _ = made(2, owed=True)
+        inbox, reads, intake = made(2, owed=True)
         inbox.extend(range(2 * BEYOND - 1))
         assert reads.reading()
-        with caplog.at_level(logging.WARNING):
-            inbox.put(0)
+        inbox.put(0)
         assert not reads.reading()
-        assert "not taken" in caplog.text
+        intake.attach(None)
+
+    run(main)
+
+
+def test_a_reader_that_waits_for_what_stands_behind_its_messages_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_module, "STALL_TIME", 0.05)
+
+    async def main() -> None:
+        inbox, reads, _ = made(2, owed=True)
+        inbox.extend(range(2 * BEYOND))
+        assert not reads.reading()
+        await until(reads.reading)
+        inbox.put(0)
+        assert [await anext(inbox) for _ in range(2 * BEYOND)] == list(range(2 * BEYOND))
+        with pytest.raises(Overrun) as caught:
+            await anext(inbox)
+        assert caught.value.waiting == 2 * BEYOND
+        inbox.close()
+        assert await _all(inbox) == []
+
+    run(main)
+
+
+def test_a_reader_that_takes_something_now_and_then_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_module, "STALL_TIME", 0.05)
+
+    async def main() -> None:
+        inbox, reads, intake = made(8, owed=True)
+        inbox.extend(range(8 * BEYOND))
+        for number in range(20):
+            assert await anext(inbox) == number
+            inbox.put(-1)
+            stalled = intake._stalled
+            await until(lambda last=stalled: intake._stalled is not last)  # type: ignore[misc] # bound at once
+        assert inbox.taking
+        assert not reads.reading()
+        intake.attach(None)
 
     run(main)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -11,7 +12,8 @@ import polywire
 from polywire import sync
 from tests.hub_process import HubProcess, running_hub
 
-OVER = ("fmqp", "mqtt")
+OVER = ("umq", "micromsg", "fmqp", "mqtt", "sabc")
+CALLS = ("umq", "sabc")
 
 
 @pytest.fixture(scope="module")
@@ -26,16 +28,16 @@ def threads() -> int:
 
 
 @contextlib.contextmanager
-def opened(hub: HubProcess, protocol: str) -> Iterator[sync.Bus]:
+def opened(hub: HubProcess, protocol: str, *, others: int = 0) -> Iterator[sync.Bus]:
     with sync.connect(hub.addresses[protocol], protocol=protocol) as bus:
-        assert threads() == 1
+        assert threads() == others + 1
         yield bus
-    assert threads() == 0
+    assert threads() == others
 
 
 @pytest.mark.parametrize("protocol", OVER)
 def test_what_is_published_is_heard(hub: HubProcess, protocol: str) -> None:
-    with opened(hub, protocol) as bus, bus.subscribe(f"sync/{protocol}/*") as messages:
+    with opened(hub, protocol) as bus, bus.subscribe(f"sync/{protocol}/*", limit=5000) as messages:
         promise = bus.publish(f"sync/{protocol}/a", "1", timeout=10)
         assert promise is (polywire.Promise.SENT if protocol == "fmqp" else polywire.Promise.ACKNOWLEDGED)
         assert messages.get(timeout=10).text == "1"
@@ -59,6 +61,32 @@ def test_a_queue_is_put_into_and_taken_from(hub: HubProcess, protocol: str) -> N
             assert [next(jobs).text, jobs.get(10).text] == ["1", "2"]
 
 
+@pytest.mark.parametrize("caller", CALLS)
+@pytest.mark.parametrize("server", CALLS)
+def test_a_service_is_offered_and_called(hub: HubProcess, server: str, caller: str) -> None:
+    name = f"sync-{server}-{caller}"
+
+    def handle(request: polywire.Request) -> str:
+        if request.method == "refuse":
+            raise polywire.CallFailed(403, "forbidden", "not you")
+        assert threading.current_thread() is not threading.main_thread()
+        return f"{request.method} {request.text}"
+
+    async def handle_later(request: polywire.Request) -> str:
+        return request.text.upper()
+
+    with sync.connect(hub.addresses[server], protocol=server) as offering, opened(hub, caller, others=1) as bus:
+        with offering.serve(name, handle):
+            assert bus.call(name, "greet", "Anna", timeout=10).text == "greet Anna"
+            with pytest.raises(polywire.CallFailed):
+                bus.call(name, "refuse", timeout=10)
+        with offering.serve(name, handle_later):
+            assert bus.call(name, "greet", "Anna", timeout=10).text == "ANNA"
+        with pytest.raises(polywire.CallFailed) as caught:
+            bus.call(name, "greet", timeout=10)
+        assert caught.value.code in {404, 503}
+
+
 def test_the_demand_is_watched(hub: HubProcess) -> None:
     with opened(hub, "fmqp") as bus, bus.watch_demand("sync-demand/*") as demand:
         with bus.subscribe("sync-demand/a"):
@@ -72,6 +100,19 @@ def test_waiting_ends_when_its_time_is_over(hub: HubProcess) -> None:
             messages.get(timeout=0.05)
         bus.publish("silence", "broken")
         assert messages.get(timeout=10).text == "broken"
+
+
+def test_ctrl_c_interrupts_a_wait_and_nothing_else(hub: HubProcess) -> None:
+    with opened(hub, "mqtt") as bus, bus.subscribe("interrupted") as messages:
+        main = threading.main_thread().ident
+        assert main == threading.get_ident()
+        key = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
+        key.start()
+        with pytest.raises(KeyboardInterrupt):
+            messages.get()
+        key.join()
+        bus.publish("interrupted", "still there")
+        assert messages.get(timeout=10).text == "still there"
 
 
 def test_what_a_protocol_can_not_do_raises_here_too(hub: HubProcess) -> None:

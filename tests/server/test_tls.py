@@ -1,5 +1,7 @@
-"""TLS below a WebSocket: however the octets of both handshakes are cut and joined, they are answered."""
+"""TLS handshakes: however their octets are cut and joined, how many there may be, and how long they may take."""
 
+import contextlib
+import signal
 import socket
 import ssl
 from collections.abc import Iterator
@@ -8,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.hub_process import HubProcess, running_hub
+from tests.server.subscribers import line_to, subscribe
 from tests.server.test_endings import encrypting
+from tests.wires import Plain, connected
 
 REQUEST = (
     b"GET /umq HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -83,3 +87,55 @@ def test_a_request_that_comes_with_the_end_of_the_tls_handshake_is_answered(
         client.tls.write(REQUEST)
         client.send()
         assert client.read(len(ANSWER)) == ANSWER
+
+
+@pytest.mark.parametrize("listener", ["sabc", "umq"])
+def test_a_tls_handshake_counts_as_a_connection_until_it_has_ended(tmp_path: Path, listener: str) -> None:
+    config, trust = encrypting(tmp_path)
+    with running_hub("limits.connections=2", config=config) as hub, contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(connected(hub.addresses[listener])) for _ in range(2)]
+        with pytest.raises(OSError), line_to(hub, listener, trust):  # noqa: PT011 - refused in one way or another
+            pass
+        assert hub.metric("polywire_connections_refused_total") == 1
+        silent.pop().close()
+        # The hub learns a little later that somebody has left; one who is in counts once.
+        for _ in range(100):
+            with contextlib.suppress(OSError), line_to(hub, listener, trust) as line:
+                subscribe(line, listener, "a")
+                break
+        else:
+            raise AssertionError("nobody is let in any more")
+
+
+def test_everybody_who_may_come_in_does_whatever_is_between(tmp_path: Path) -> None:
+    config, trust = encrypting(tmp_path)
+    with running_hub("limits.connections=2", config=config) as hub, contextlib.ExitStack() as stack:
+        for listener in ("umq", "sabc"):
+            subscribe(stack.enter_context(line_to(hub, listener, trust)), listener, "a")
+        assert hub.metric("polywire_connections_refused_total") == 0
+
+
+def test_a_reload_changes_the_time_for_the_next_handshakes(tmp_path: Path) -> None:
+    config, trust = encrypting(tmp_path)
+    text = config.read_text(encoding="utf-8")
+    config.write_text(f"{text}[limits]\nhandshake_time = 600\n", encoding="utf-8")
+    with running_hub(config=config) as hub, contextlib.ExitStack() as stack:
+        config.write_text(f"{text}[limits]\nhandshake_time = 0.5\n", encoding="utf-8")
+        hub.process.send_signal(signal.SIGHUP)
+        hub.wait_for_log("configuration reloaded")
+        lines = [Plain(stack.enter_context(connected(hub.addresses[each]))) for each in ("fmqp", "umq")]
+        lines.append(Plain(stack.enter_context(connected(hub.addresses["umq"], trust=trust))))
+        assert [line.rest() for line in lines] == [b"", b"", b""]
+
+
+def test_what_is_no_tls_is_sent_away_without_a_word_in_the_log(tmp_path: Path) -> None:
+    config, trust = encrypting(tmp_path)
+    with running_hub(config=config) as hub:
+        with connected(hub.addresses["sabc"]) as plain:
+            plain.sendall(b"CONNECT\r\nclient-id::me\r\n\r\n\0")
+            Plain(plain).rest()
+        with line_to(hub, "sabc", trust) as line:
+            subscribe(line, "sabc", "a")
+        with connected(hub.addresses["umq"]):  # still in its handshake when the hub goes down
+            assert hub.stop() == 0
+    assert not [line for line in hub.errors if "Traceback" in line or "ERROR" in line]

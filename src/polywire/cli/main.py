@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 import polywire
-from polywire.cli import config, journal, user
+from polywire.cli import config, journal, pipeline, user
 from polywire.cli.decode import decode, decode_epilog
+from polywire.cli.demo import demo, demo_epilog
 from polywire.cli.options import ConfigFile, Insecure, Sets, config_errors_reported, examples
 from polywire.server.config import load
 
@@ -26,7 +27,9 @@ app = typer.Typer(
 app.add_typer(config.app, name="config")
 app.add_typer(user.app, name="user")
 app.add_typer(journal.app, name="journal")
+app.add_typer(pipeline.app, name="pipeline")
 app.command(epilog=decode_epilog)(decode)
+app.command(epilog=demo_epilog)(demo)
 
 
 def _print_version(wanted: bool) -> None:

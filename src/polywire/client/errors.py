@@ -74,6 +74,17 @@ class BufferFull(Unfinished):
         self.limit = limit
 
 
+class Overrun(Unfinished):
+    """A subscription was ended: ``waiting`` messages were not taken while a reply was awaited that stood behind more.
+
+    Its reader waited for that reply, most likely. Let another connection carry one of the two, or raise ``limit``.
+    """
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} messages waited, and none was taken while a reply was awaited behind them")
+        self.waiting = waiting
+
+
 class Timeout(Unfinished, TimeoutError):
     """It took longer than it was given."""
 

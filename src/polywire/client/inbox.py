@@ -2,7 +2,8 @@
 
 A full inbox makes its connection stop reading, so that the peer feels it, and memory does not grow. All inboxes of a
 connection share an ``Intake``, which pauses and resumes the link. While an acknowledgement or a reply is awaited,
-reading goes on for a while beyond the bound: whoever waits for it may be the very reader of the full inbox.
+reading goes on for a while beyond the bound: whoever waits for it may be the very reader of the full inbox. Where even
+that is passed and nothing is taken for long, that is certain enough, and the inbox is ended with an error.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, Self, TypeVar
 
-from polywire.client.errors import Closed
+from polywire.client.errors import Closed, Overrun
 from polywire.client.link import Link
 
 Item = TypeVar("Item")
@@ -24,6 +25,9 @@ OCTETS: Final = 32 * 1024 * 1024
 
 BEYOND: Final = 16
 """How many times that it may hold while a reply is awaited."""
+
+STALL_TIME: Final = 20.0
+"""Seconds without a message taken after which a reader counts as one that waits for what stands behind its messages."""
 
 log = logging.getLogger("polywire.client")
 
@@ -40,7 +44,11 @@ class Intake:
         self._owed = owed
         self._replies = 0
         self._link: Link | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+        self._taken = 0
         self.paused = False
+        self.taken = 0
+        """How many messages were taken from inboxes that were full."""
 
     @property
     def strained(self) -> bool:
@@ -70,16 +78,33 @@ class Intake:
     def decide(self) -> None:
         """Read, or don't."""
         pause = bool(self._full)
+        stuck = False
         if pause and (self._replies > 0 or self._owed()):
-            pause = any(inbox.overfull for inbox in self._full)
-            if pause and not self.paused:
-                log.warning("a reply is awaited and not read, because a subscription's messages are not taken")
+            pause = stuck = any(inbox.overfull for inbox in self._full)
+        self._watch(stuck=stuck and self._link is not None)
         if pause != self.paused and self._link is not None:
             self.paused = pause
             if pause:
                 self._link.pause_reading()
             else:
                 self._link.resume_reading()
+
+    def _watch(self, *, stuck: bool) -> None:
+        """A reply is awaited and can't be read: give the readers some time."""
+        if stuck and self._stalled is None:
+            self._taken = self.taken
+            self._stalled = asyncio.get_running_loop().call_later(STALL_TIME, self._stall)
+        elif not stuck and self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _stall(self) -> None:
+        self._stalled = None
+        if self.taken == self._taken:
+            for inbox in [inbox for inbox in self._full if inbox.overfull]:
+                log.warning("a subscription is ended: its reader waits for what stands behind its messages")
+                inbox.overrun()
+        self.decide()
 
 
 class Inbox(Generic[Item]):
@@ -94,7 +119,8 @@ class Inbox(Generic[Item]):
         self._octets = 0
         self._waiter: asyncio.Future[None] | None = None
         self._marked = False
-        self._over = False
+        self._over = False  # nothing more is put in
+        self._closed = False
         self._error: Exception | None = None
         self._on_close = on_close
 
@@ -136,15 +162,26 @@ class Inbox(Generic[Item]):
 
     def close(self) -> None:
         """No more is wanted; what waits is dropped. Iterating ends."""
-        if self._over:
+        if self._closed:
             return
-        self._over = True
+        self._over = self._closed = True
         self._items.clear()
         self._octets = 0
         self._mark()
         self._wake()
         if self._on_close is not None:
             self._on_close()
+
+    @property
+    def taking(self) -> bool:
+        """Whether what is put in is kept."""
+        return not self._over
+
+    def overrun(self) -> None:
+        """Take nothing more; what waits can be read, then it is an error."""
+        self._over = True
+        self.fail(Overrun(len(self._items)))
+        self._mark()
 
     def fail(self, error: Exception | None) -> None:
         """No more will come. What waits can still be read; then iterating ends, or raises ``error``."""
@@ -156,7 +193,7 @@ class Inbox(Generic[Item]):
 
     async def __anext__(self) -> Item:
         while not self._items:
-            if self._over:
+            if self._closed:
                 raise StopAsyncIteration
             if self._error is not None:
                 if type(self._error) is Closed and self._error.__cause__ is None:
@@ -173,6 +210,7 @@ class Inbox(Generic[Item]):
         self._octets -= self._octets // len(self._items)
         item = self._items.popleft()
         if self._marked:
+            self._intake.taken += 1
             self._mark()
         return item
 

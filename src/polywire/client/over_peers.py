@@ -6,6 +6,7 @@ again.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -21,6 +22,8 @@ from polywire.client.renewed import Renewed, Stream
 QUEUE: Final = "queue/"
 CLOSE_TIME: Final = 10.0
 """Seconds that what was published has to be acknowledged when the bus is closed."""
+
+log = logging.getLogger("polywire.client")
 
 Result = TypeVar("Result")
 
@@ -217,7 +220,7 @@ class PeerAdapter(Adapter, Generic[C]):
             for source in list(self._sources):
                 await _renew(source, connection)
             for service, handler in list(self._services.items()):
-                await connection.offer(service, handler)
+                await _offer(service, handler, connection)
             await connection.ping()
         except BaseException:
             await connection.close()
@@ -264,6 +267,16 @@ class PeerAdapter(Adapter, Generic[C]):
         self._posting.fail(closed)
         for source in self._sources:
             source.fail(closed)
+
+
+async def _offer(service: str, handler: Handler, connection: Connection) -> None:
+    """Offer a service again. What was allowed before and is not now is no reason to give up the rest."""
+    try:
+        await connection.offer(service, handler)
+    except Refused as error:
+        if error.temporary:
+            raise
+        log.warning("the service %s can't be offered any more: %s", service, error)
 
 
 async def _renew(source: _Source, connection: Connection) -> None:

@@ -93,9 +93,14 @@ class Recorder:
 
     def together(self, together: bool) -> None:
         """From now on rows become safe all or none, until it is false again."""
-        if together:
+        if together and self.columns.octets() > BATCH_OCTETS:
             self.rotate()
         self._together = together
+
+    def part(self) -> None:
+        """Let the next row begin a batch of its own, unless it is to be safe together with those before it."""
+        if not self._together:
+            self.rotate()
 
     def pending(self) -> int:
         """About how many octets wait to be taken."""

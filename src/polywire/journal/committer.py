@@ -70,9 +70,11 @@ class Committer:
 
     def _write(self, columns: Columns) -> bool:
         """Write one batch, however often that takes. False where it was told to stop before it could."""
-        batch = self._maker.make(columns)
+        batch = None
         while True:
             try:
+                if batch is None:
+                    batch = self._maker.make(columns)
                 self._journal.append(batch, state=columns.state)
             except Exception as error:  # noqa: BLE001 - whatever it is, rows must not be skipped
                 if not self._failing:

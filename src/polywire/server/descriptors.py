@@ -7,7 +7,7 @@ import resource
 from pathlib import Path
 
 KEPT = 48
-"""Descriptors that connections leave to everything else: HTTP, files that are read again, TLS handshakes."""
+"""Descriptors that connections leave to everything else: HTTP, and files that are read again."""
 
 
 def raise_limit() -> None:

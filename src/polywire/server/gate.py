@@ -38,7 +38,7 @@ log = logging.getLogger("polywire.server")
 
 
 class Gate:
-    """The hub's door. ``connections`` are those that came in."""
+    """The hub's door. ``connections`` are those that came in, ``handshaking`` is how many are about to."""
 
     def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
         self.hub = hub
@@ -105,12 +105,9 @@ class Gate:
         self.emptied.clear()
         return True
 
-    def knock(self) -> bool:
-        """Let a WebSocket begin its opening handshake; ``handshaking`` counts those that have not ended it."""
-        if not self._has_room():
-            return False
-        self.handshaking += 1
-        return True
+    def knock(self) -> "Knock | None":
+        """Let a connection begin a handshake of TLS or WebSocket, which counts until it has come in or gone."""
+        return Knock(self) if self._has_room() else None
 
     def leave(self, endpoint: "Endpoint") -> None:
         """A connection has ended."""
@@ -199,6 +196,21 @@ class Gate:
         for subscription in client.subscriptions.values():
             if not client.grants.may_subscribe(subscription.pattern, dollar=subscription.dollar):
                 self.hub.table.discard(subscription)
+
+
+class Knock:
+    """A connection before the door: it takes the place of one that came in."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._waits = True
+        gate.handshaking += 1
+
+    def done(self) -> None:
+        """It comes in now, or has gone."""
+        if self._waits:
+            self._waits = False
+            self._gate.handshaking -= 1
 
 
 def _host(address: str) -> str:

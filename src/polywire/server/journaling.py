@@ -48,8 +48,7 @@ class Journaling:
         self._busy = False
         self._timer: asyncio.Handle | None = None
         self._held: list[Pausable] = []
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._moved = asyncio.Event()  # a group was written, or could not be
         self.journal = journal
         self.commits = 0
         self.rows = 0
@@ -78,17 +77,17 @@ class Journaling:
         """Write what there is, and let go of the log."""
         if self._timer is not None:
             self._timer.cancel()
-        if not self._busy:
-            self._commit()
-        if not self.recorder.failed:
-            await self._idle.wait()
+        while not self.recorder.failed and (self._busy or self.recorder.pending() > 0):
+            if not self._busy:
+                self._commit()
+            self._moved.clear()
+            await self._moved.wait()
         written = await self._loop.run_in_executor(None, self._committer.stop)
-        if not written:
+        if not written or self.recorder.pending() > 0:
             log.error("the journal in %s could not be written to its end", self.journal.path)
         self.journal.close()
 
     def _rows_came(self) -> None:
-        self._idle.clear()
         if self._timer is None and not self._busy:
             self._send_off(GATHER_SECONDS if not self._always else 0)
 
@@ -100,7 +99,7 @@ class Journaling:
         else:
             self._waiters.append((done, failed))
             if self._always:
-                self.recorder.rotate()
+                self.recorder.part()
             if not self._busy and len(self._waiters) == 1:
                 self._send_off(0)
 
@@ -119,7 +118,6 @@ class Journaling:
         waiters, self._waiters = self._waiters, []
         if not columns:
             self._acknowledge(waiters)
-            self._idle.set()
             return
         self._busy = True
         self._on_their_way = waiters
@@ -133,12 +131,11 @@ class Journaling:
         self._acknowledge(waiters)
         if self._waiters or self.recorder.pending() > MAX_PENDING // 8:
             self._commit()
-        elif self.recorder.pending() == 0:
-            self._idle.set()
-        elif self._timer is None:
+        elif self.recorder.pending() > 0 and self._timer is None:
             self._send_off(GATHER_SECONDS)
         if self._held and self.recorder.pending() < MAX_PENDING // 2:
             self._release()
+        self._moved.set()
 
     def _acknowledge(self, waiters: list[Waiter]) -> None:
         for done, _ in waiters:
@@ -163,6 +160,7 @@ class Journaling:
             except Exception:
                 log.exception("a refusal failed")
         self._release()
+        self._moved.set()
 
     def _recovered(self) -> None:
         self.recorder.failed = False

@@ -31,6 +31,7 @@ from polywire.server.metrics import CONTENT_TYPE, Metrics
 from polywire.server.speaking import Spoken, spoken_by
 from polywire.server.streams import StreamProtocol
 from polywire.server.tls import load_certificates, make_context
+from polywire.server.tls_listener import MakeProtocol, TlsListener
 from polywire.server.websockets import MakeEndpoint, Paths, WebSocketProtocol
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Server:
         self._spoken = spoken_by(self.hub)
         self._rpc = RpcBridge(self.hub, self.gate.limits)
         self._journal: JournalKeeper | None = None
-        self._servers: list[asyncio.AbstractServer] = []
+        self._servers: list[asyncio.AbstractServer | TlsListener] = []
         self._sockets: list[Path] = []
         self._idle: asyncio.TimerHandle | None = None
         self.addresses: dict[str, Address] = {}
@@ -173,12 +174,12 @@ class Server:
             connections: HttpConnections = {}
             trees = self._trees(address)
             posts = self._posts(address)
-            await self._open(key, address, lambda: HttpProtocol(handlers, connections, trees, posts))
+            await self._open(key, address, lambda _: HttpProtocol(handlers, connections, trees, posts))
             return
         spoken = self._spoken.get(key)
         if spoken is None:
             raise ConfigError([Problem(f'nothing speaks {key} yet; set it to "off"', f"listen.{key}")])
-        await self._open(key, address, lambda: StreamProtocol(self._endpoint(key, spoken)))
+        await self._open(key, address, lambda knock: StreamProtocol(self._endpoint(key, spoken), knock))
 
     def _trees(self, address: Address) -> dict[str, Tree]:
         wanted = self._loaded.config.journal
@@ -195,32 +196,37 @@ class Server:
 
         return {"/publish": Ingest(self.gate, local=address.local)}
 
-    async def _open(self, key: str, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
-        tls = self._tls if address.encrypted else None
-        patience = self.gate.handshake_time if tls is not None else None
+    async def _open(self, key: str, address: Address, make_protocol: MakeProtocol) -> None:
         try:
             if address.scheme == "unix":
                 path = Path(address.path)
-                server = await self._loop.create_unix_server(
-                    protocol, path, ssl=tls, ssl_handshake_timeout=patience, backlog=BACKLOG
-                )
+                server = await self._loop.create_unix_server(_without_knock(make_protocol), path, backlog=BACKLOG)
+                self._servers.append(server)
                 self._sockets.append(path)
                 self.addresses[key] = address
             else:
-                server = await self._loop.create_server(
-                    protocol, address.host, address.port, ssl=tls, ssl_handshake_timeout=patience, backlog=BACKLOG
-                )
-                self.addresses[key] = address.bound(server.sockets[0].getsockname()[1])
+                self.addresses[key] = address.bound(await self._open_port(address, make_protocol))
         except OSError as error:
             raise self._not_listening(key, address, error) from error
+
+    async def _open_port(self, address: Address, make_protocol: MakeProtocol) -> int:
+        """Listen on a host and port. Returns the port."""
+        if address.encrypted and self._tls is not None:
+            listener = await TlsListener.open(self.gate, self._tls, make_protocol, address.host, address.port, BACKLOG)
+            self._servers.append(listener)
+            return listener.port
+        protocol = _without_knock(make_protocol)
+        server = await self._loop.create_server(protocol, address.host, address.port, backlog=BACKLOG)
         self._servers.append(server)
+        port: int = server.sockets[0].getsockname()[1]
+        return port
 
     async def _listen_websockets(self, wanted: dict[str, Address]) -> None:
         """Addresses on the same host and port share a socket, port 0 included."""
         ports: dict[tuple[str, str, int], list[str]] = {}
         for key, address in wanted.items():
             ports.setdefault((address.scheme, address.host, address.port), []).append(key)
-        for (scheme, host, port), keys in ports.items():
+        for keys in ports.values():
             paths = Paths(self.gate)
             for key in keys:
                 spoken = self._spoken.get(key)
@@ -232,20 +238,10 @@ class Server:
                     spoken.subprotocol,
                     stream=spoken.wrap is not None,
                 )
-            tls = self._tls if scheme == "wss" else None
             try:
-                server = await self._loop.create_server(
-                    self._websocket_maker(paths),
-                    host,
-                    port,
-                    ssl=tls,
-                    ssl_handshake_timeout=self.gate.handshake_time if tls is not None else None,
-                    backlog=BACKLOG,
-                )
+                bound = await self._open_port(wanted[keys[0]], self._websocket_maker(paths))
             except OSError as error:
                 raise self._not_listening(keys[0], wanted[keys[0]], error) from error
-            self._servers.append(server)
-            bound = server.sockets[0].getsockname()[1]
             for key in keys:
                 self.addresses[key] = wanted[key].bound(bound)
 
@@ -256,8 +252,8 @@ class Server:
             words = "there are file descriptors for %d connections only, not for the %d of limits.connections"
             log.info(words, self.gate.most_connections, self.gate.max_connections)
 
-    def _websocket_maker(self, paths: Paths) -> Callable[[], WebSocketProtocol]:
-        return lambda: WebSocketProtocol(self.gate, paths)
+    def _websocket_maker(self, paths: Paths) -> MakeProtocol:
+        return lambda knock: WebSocketProtocol(self.gate, paths, knock)
 
     def _endpoint_maker(self, key: str, spoken: Spoken) -> MakeEndpoint:
         return lambda: self._endpoint(key, spoken)
@@ -308,3 +304,8 @@ class Server:
     def _not_listening(key: str, address: Address, error: OSError) -> ConfigError:
         words = f"can't listen on {address}: {error.strerror or error}; free it, or choose another with port 0"
         return ConfigError([Problem(words, f"listen.{key}")])
+
+
+def _without_knock(make_protocol: MakeProtocol) -> Callable[[], asyncio.BaseProtocol]:
+    """What makes the protocols of connections that begin without TLS."""
+    return lambda: make_protocol(None)

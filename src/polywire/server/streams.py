@@ -4,16 +4,20 @@ import asyncio
 from typing import cast
 
 from polywire.server.endpoint import Endpoint
+from polywire.server.gate import Knock
 
 
 class StreamProtocol(asyncio.Protocol):
-    """The event loop's side of an endpoint on a byte stream."""
+    """The event loop's side of an endpoint on a byte stream. ``knock`` is that of a TLS handshake."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, knock: Knock | None = None) -> None:
         self._endpoint = endpoint
+        self._knock = knock
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The peer is there."""
+        if self._knock is not None:
+            self._knock.done()
         self._endpoint.opened(cast("asyncio.Transport", transport))
 
     def data_received(self, data: bytes) -> None:

@@ -25,7 +25,7 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]  # its stub l
 
 from polywire.protocols.websocket import BINARY, close, header
 from polywire.server.endpoint import HIGH_WATER, Endpoint
-from polywire.server.gate import Gate
+from polywire.server.gate import Gate, Knock
 
 READ_BUFFER = 4096
 """Octets a connection's buffer begins with; it doubles whenever a read fills it."""
@@ -177,10 +177,10 @@ class Paths:
 class WebSocketProtocol(WSProtocol):  # type: ignore[misc]  # its stub leaves the base class out
     """``picows``' connection, let in before its opening handshake and ended as soon as an error has been told."""
 
-    def __init__(self, gate: Gate, paths: Paths) -> None:
+    def __init__(self, gate: Gate, paths: Paths, knock: Knock | None = None) -> None:
         self._gate = gate
         self._paths = paths
-        self._handshaking = False
+        self._knock = knock  # that of a TLS handshake goes on for this one
         self._ended = False
         limits = gate.limits
         # Octets that may come before the login, -1 once it is done; ``picows`` itself knows one size of frame only.
@@ -205,8 +205,8 @@ class WebSocketProtocol(WSProtocol):  # type: ignore[misc]  # its stub leaves th
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer that wants to talk WebSocket, perhaps."""
-        self._handshaking = self._gate.knock()
-        if self._handshaking:
+        self._knock = self._knock or self._gate.knock()
+        if self._knock is not None:
             super().connection_made(transport)
         else:
             self._ended = True
@@ -255,6 +255,5 @@ class WebSocketProtocol(WSProtocol):  # type: ignore[misc]  # its stub leaves th
         return self._paths.upgrade(request)
 
     def _handshake_done(self) -> None:
-        if self._handshaking:
-            self._handshaking = False
-            self._gate.handshaking -= 1
+        if self._knock is not None:
+            self._knock.done()

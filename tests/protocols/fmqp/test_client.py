@@ -475,3 +475,66 @@ def test_packets_nobody_listens_to_are_dropped_and_counted() -> None:
             assert client.discarded >= before + 3
 
     run(main)
+
+
+def test_a_slow_way_to_the_broker_loses_nothing(hub: HubProcess) -> None:
+    async def main() -> None:
+        async with connect(f"fmqp://127.0.0.1:{port}") as client, client.subscribe("slow/*") as messages:
+            await client.settled()
+            for number in range(50):
+                await client.publish("slow/a", str(number).encode())
+            assert [(await anext(messages)).body for _ in range(50)] == [str(number).encode() for number in range(50)]
+
+    with proxied(hub.port("fmqp"), random_cuts(5), delay=0.002) as port:
+        run(main)
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_connecting_can_be_cancelled_at_any_moment(turns: int) -> None:
+    async def main() -> None:
+        broker = Broker()
+        listener = await listen(parse("fmqp://127.0.0.1:0", any_port=True), broker.accept)
+        connecting = asyncio.ensure_future(_opened(str(listener.address)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not connecting.done():
+            connecting.cancel()
+        await asyncio.wait([connecting])
+        if not connecting.cancelled():
+            await connecting.result().close()
+        # Whether it was accepted or not: nothing stays open.
+        await until(lambda: not listener.links)
+        await listener.close()
+
+    run(main)
+
+
+async def _opened(address: str) -> Client:
+    return await connect(address)
+
+
+@pytest.mark.parametrize("turns", range(1, 5))
+def test_closing_can_be_cancelled_and_closes_all_the_same(turns: int) -> None:
+    async def main() -> None:
+        broker = Broker()
+        listener = await listen(parse("fmqp://127.0.0.1:0", any_port=True), broker.accept)
+        client = await connect(str(listener.address))
+        await until(lambda: bool(broker.links))
+        broker.links[0].pause_reading()
+        receipts = []
+        with contextlib.suppress(BufferFull):
+            for _ in range(10_000):
+                receipts.append(client.publish("a", bytes(10_000)))
+        closing = asyncio.ensure_future(client.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert client._link is None
+        with pytest.raises(Closed, match="not sent"):
+            await receipts[-1]
+        broker.links[0].resume_reading()
+        await until(lambda: not listener.links)
+        await listener.close()
+
+    run(main)

@@ -1,10 +1,12 @@
 """A MicroMsg2 client for tests of the hub's side: raw octets in, frames out."""
 
+from polywire.hub.message import Message as Published
 from polywire.hub.peer import Limits
 from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import extensions
 from polywire.protocols.micromsg.frames import CLIENT, Command, Decoder, Extension, Handshake, Message, encode
 from polywire.protocols.micromsg.session import MicromsgSession
+from tests.hub.links import FakeLink, Recorder
 from tests.sessions import Site, Wire
 
 
@@ -69,3 +71,19 @@ class Talker:
     def acked(self, sequence: int, name: str = "batch-ack") -> Extension:
         """The ack the hub is expected to send."""
         return Extension(self.number(name), sequence.to_bytes(2, "big"))
+
+
+def published(site: Site, message: Published) -> str | None:
+    """Publish as a client of another protocol does."""
+    link = FakeLink(site.loop)
+    refused = site.hub.publish(message, site.hub.client(3, link.outbox))
+    site.loop.turn()
+    return refused
+
+
+def heard(site: Site, pattern: str) -> Recorder:
+    """A subscriber of another protocol."""
+    link = FakeLink(site.loop)
+    recorder = Recorder(pattern, link, 10_000)
+    site.hub.subscribe(site.hub.client(3, link.outbox), pattern, recorder)
+    return recorder

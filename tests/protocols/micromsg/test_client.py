@@ -486,6 +486,21 @@ def test_a_connection_that_is_cut_anywhere_carries_everything(cut: Cut) -> None:
     run(main)
 
 
+def test_who_waits_for_room_when_the_connection_ends_is_told_that_it_may_have_arrived() -> None:
+    async def main() -> None:
+        async with connected(Kept()) as both:
+            assert both.far.outflow.link is not None
+            both.far.outflow.link.pause_reading()
+            sends = [asyncio.create_task(both.near.send("x", "x" * 1_000_000)) for _ in range(16)]
+            await until(lambda: both.near.outflow.link is not None and both.near.outflow.link.full)
+            both.far.outflow.link.abort()
+            outcomes = await asyncio.gather(*sends, return_exceptions=True)
+            assert {type(each) for each in outcomes} == {ConnectionLost}
+            assert all(each.sent for each in outcomes if isinstance(each, ConnectionLost))
+
+    run(main)
+
+
 def test_who_waits_when_the_connection_breaks_is_told_so() -> None:
     async def main() -> None:
         async with serve(Kept(), port=0) as server:

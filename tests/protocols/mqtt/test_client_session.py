@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
+from polywire.client.address import parse
 from polywire.client.errors import BufferFull, Closed, ConnectFailed, Refused, Timeout
+from polywire.client.listening import listen
 from polywire.client.receipt import Promise
 from polywire.client.reconnect import Backoff
 from polywire.protocols.mqtt import (
@@ -475,5 +477,47 @@ def test_the_missing_answer_to_a_ping_is_why_the_connection_ended() -> None:
             with pytest.raises(Closed) as caught:
                 await anext(messages)
             assert isinstance(caught.value.__cause__, Timeout)
+
+    run(main)
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_connecting_can_be_cancelled_at_any_moment(turns: int) -> None:
+    async def main() -> None:
+        server = Server()
+        listener = await listen(parse("mqtt://127.0.0.1:0", any_port=True), server.accept)
+        connecting = asyncio.ensure_future(_opened(str(listener.address)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not connecting.done():
+            connecting.cancel()
+        await asyncio.wait([connecting])
+        if not connecting.cancelled():
+            await connecting.result().close()
+        await until(lambda: not listener.links)
+        await listener.close()
+
+    run(main)
+
+
+async def _opened(address: str) -> Client:
+    return await connect(address)
+
+
+@pytest.mark.parametrize("turns", range(1, 5))
+def test_closing_can_be_cancelled_and_closes_all_the_same(turns: int) -> None:
+    async def main() -> None:
+        async with served() as (server, client):
+            server.silent.add("Publish")
+            receipt = client.publish("a", b"1", qos=1)
+            await until(lambda: bool(server.heard(Publish)))
+            closing = asyncio.ensure_future(client.close())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+            with pytest.raises(Closed, match="it was sent"):
+                await receipt
+            await until(lambda: server.ends == 1)
 
     run(main)

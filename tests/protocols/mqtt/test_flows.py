@@ -483,3 +483,14 @@ def test_what_is_kept_to_be_sent_again_is_counted_in_octets() -> None:
     sender.abandon(three.packet_id)
     assert (sender.octets, sender.in_flight()) == (0, 1)
     assert sender.resume() == [Pubrel(two.packet_id)]
+
+
+def test_what_is_recalled_is_not_sent_again_and_its_id_is_free_when_the_other_side_has_let_it_go() -> None:
+    sender = Sender()
+    one, two = published(sender, 1), published(sender, 2)
+    sender.recall(one)
+    sender.recall(two)
+    assert (sender.octets, sender.in_flight()) == (0, 1)
+    assert sender.resume() == [Pubrel(two)]
+    assert sender.acknowledged(Pubcomp(two)) is None
+    assert sender.in_flight() == 0

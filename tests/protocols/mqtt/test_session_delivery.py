@@ -261,7 +261,21 @@ def test_a_queue_s_message_the_client_has_received_is_not_given_to_another(broke
     assert broker.client().subscribe(("queue/q", 0)) == [Publish("queue/q", b"y")]
     if not clean:
         _, rest = broker.resumed("me")
-        assert rest == [Pubrel(1)]
+        assert rest == [Pubrel(1), Pubrel(2)]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_the_client_lets_go_of_the_packet_id_of_a_queue_s_message_it_may_have(broker: Broker, qos: int) -> None:
+    client = broker.client("me", clean=False)
+    client.subscribe(("queue/q", qos), ("t", qos))
+    put(broker, b"x")
+    assert client.bodies() == [b"x"]
+    client.wire.lose()
+    assert broker.client().subscribe(("queue/q", 0)) == [Publish("queue/q", b"x")]
+    client, rest = broker.resumed("me")
+    assert rest == ([Pubrel(1)] if qos == 2 else [])
+    broker.publish("t", b"y")
+    assert client.got() == [Publish("t", b"y", qos, packet_id=2)]
 
 
 def test_a_stored_session_consumes_its_queue_again_when_it_goes_on(broker: Broker) -> None:

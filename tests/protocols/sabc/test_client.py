@@ -311,6 +311,24 @@ def test_a_cancelled_ask_leaves_nothing_behind() -> None:
     run(main)
 
 
+def test_who_waits_for_room_when_the_connection_ends_is_told_that_it_may_have_arrived() -> None:
+    async def main() -> None:
+        async with connected(echo) as both:
+            assert both.far._sender.link is not None
+            both.far._sender.link.pause_reading()
+            work: list[asyncio.Task[object]] = []
+            for _ in range(10):
+                work.append(asyncio.create_task(both.near.ask("x" * 1_000_000)))
+                work.append(asyncio.create_task(both.near.send("x" * 1_000_000)))
+            await until(lambda: not both.near.has_room)
+            both.far._sender.link.abort()
+            outcomes = await asyncio.gather(*work, return_exceptions=True)
+            assert {type(each) for each in outcomes} == {ConnectionLost}
+            assert all(each.sent for each in outcomes if isinstance(each, ConnectionLost))
+
+    run(main)
+
+
 def test_who_waits_when_the_connection_breaks_is_told_so() -> None:
     async def main() -> None:
         async with serve(lambda request: request.body, port=0) as server:

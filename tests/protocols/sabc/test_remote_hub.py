@@ -58,9 +58,10 @@ def test_a_message_of_a_queue_goes_to_others_unless_it_is_acknowledged(url: str)
     async def main() -> None:
         queue = "queue/" + url.partition(":")[0].replace("+", "-")
         async with connect(url) as one, connect(url) as other:
+            hub = RemoteHub(one)
             for number in range(3):
-                await RemoteHub(one).publish(queue, str(number))
-            async with await RemoteHub(one).subscribe(queue) as jobs:
+                await hub.publish(queue, str(number))
+            async with await hub.subscribe(queue) as jobs:
                 first = await jobs.__anext__()
                 first.ack()
                 first.ack()
@@ -73,6 +74,58 @@ def test_a_message_of_a_queue_goes_to_others_unless_it_is_acknowledged(url: str)
                     bodies.append(job.body)
                     job.ack()
                 assert bodies == [b"1", b"2"]
+
+    run(main)
+
+
+def test_several_subscriptions_to_one_topic_each_get_all_of_it(url: str) -> None:
+    async def main() -> None:
+        async with connect(url) as peer:
+            hub = RemoteHub(peer)
+            subscriptions = await asyncio.gather(*[hub.subscribe("shared/*") for _ in range(3)])
+            await hub.publish("shared/a", "1")
+            assert [(await anext(each)).body for each in subscriptions] == [b"1"] * 3
+            await subscriptions[2].leave()
+            await hub.publish("shared/a", "2")
+            assert [(await anext(each)).body for each in subscriptions[:2]] == [b"2"] * 2
+
+    run(main)
+
+
+def test_consumers_of_one_queue_share_it_and_take_over_what_one_leaves(url: str) -> None:
+    async def main() -> None:
+        queue = "queue/shared-" + url.partition(":")[0].replace("+", "-")
+        async with connect(url) as peer:
+            hub = RemoteHub(peer)
+            one, other = await asyncio.gather(hub.subscribe(queue), hub.subscribe(queue))
+            for number in range(4):
+                await hub.publish(queue, str(number))
+            mine = [await anext(one), await anext(one)]
+            mine[0].ack()
+            await one.leave()
+            theirs = [await anext(other) for _ in range(3)]
+            assert sorted([mine[0].body, *[job.body for job in theirs]]) == [b"0", b"1", b"2", b"3"]
+            assert mine[1].body in {job.body for job in theirs}
+            mine[1].ack()  # too late: it is another's now
+            for job in theirs:
+                job.ack()
+            await hub.publish(queue, "last")
+            assert (await anext(other)).body == b"last"
+
+    run(main)
+
+
+def test_a_cancelled_subscribe_is_undone(url: str) -> None:
+    async def main() -> None:
+        async with connect(url) as peer:
+            hub = RemoteHub(peer)
+            subscribing = asyncio.create_task(hub.subscribe("undone"))
+            await asyncio.sleep(0)
+            subscribing.cancel()
+            await asyncio.wait([subscribing])
+            with pytest.raises(Failure) as unknown:
+                await peer.ask(b"", (("op", "unsubscribe"), ("destination", "undone")))
+            assert unknown.value.code == "404"
 
     run(main)
 

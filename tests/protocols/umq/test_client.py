@@ -408,6 +408,21 @@ def test_more_calls_than_may_be_in_flight_wait_for_their_turn() -> None:
     run(main)
 
 
+def test_who_waits_for_room_when_the_connection_ends_is_told_that_it_may_have_arrived() -> None:
+    async def main() -> None:
+        async with connected(echo) as both:
+            assert both.far._sender.link is not None
+            both.far._sender.link.pause_reading()
+            calls = [asyncio.create_task(both.near.call("x" * 1_000_000)) for _ in range(20)]
+            await until(lambda: not both.near.has_room)
+            both.far._sender.link.abort()
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert {type(each) for each in outcomes} == {ConnectionLost}
+            assert all(each.sent for each in outcomes if isinstance(each, ConnectionLost))
+
+    run(main)
+
+
 def test_what_waits_when_the_connection_ends_is_told_so() -> None:
     async def main() -> None:
         never = asyncio.Event()

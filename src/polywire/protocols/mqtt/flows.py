@@ -163,6 +163,15 @@ class Sender:
         if number in self._waiting:
             self._forget(number)
 
+    def recall(self, number: int) -> None:
+        """Never send a packet again. With QoS 2 the other side may have it, and is told to let go of its id."""
+        if self._waiting.get(number) == PUBREC:
+            self._unpublish(number)
+            self._waiting[number] = PUBCOMP
+            self._released[number] = Pubrel(number)
+        else:
+            self.abandon(number)
+
     def received(self, number: int) -> bool:
         """Whether the other side has this QoS 2 message and only the end of its flow is still to come."""
         return number in self._released

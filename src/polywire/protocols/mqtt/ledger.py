@@ -1,8 +1,8 @@
 """What the journal is told of an MQTT session that is kept, so that it outlives the hub.
 
 Each message due to the session has a row of its own, whose offset is the delivery's name from then on: what became of
-it is told under that name. Queues' messages stay the queues'; of them only the open end of a QoS 2 flow is told, under
-the packet id's negative.
+it is told under that name. Queues' messages stay the queues'; of them only that a packet id of QoS 2 is in use is told,
+under a negative name made of the id.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, final
 
 from polywire.hub.message import Message
-from polywire.hub.recorder import Recorder
+from polywire.hub.recorder import UNRECORDED, Recorder
 
 
 @final
@@ -61,7 +61,7 @@ class Ledger:
         """The message that has waited longest was sent under a packet id."""
         offset = self.waiting.popleft()
         self.sent[packet] = offset
-        if offset >= 0:
+        if offset != UNRECORDED:
             self._recorder.sent(self._protocol, self._name, offset, packet)
 
     def send(self, topic: str, message: Message, qos: int, packet: int, *, retain: bool) -> None:
@@ -69,15 +69,29 @@ class Ledger:
         offset = self._recorder.stored(self._protocol, self._name, topic, message, qos, packet, retain=retain)
         self.sent[packet] = offset
 
+    def lend(self, packet: int) -> None:
+        """A queue's message is sent under a packet id: whatever becomes of it, the client is to let go of the id."""
+        name = UNRECORDED - packet
+        self.sent[packet] = name
+        self._recorder.received(self._protocol, self._name, name, packet)
+
     def received(self, packet: int) -> None:
         """The client has what was sent under a packet id, and the id is still in use."""
-        self._recorder.received(self._protocol, self._name, self.sent.setdefault(packet, -packet), packet)
+        name = self.sent.get(packet, UNRECORDED)
+        if name >= 0:
+            self._recorder.received(self._protocol, self._name, name, packet)
+        elif name == UNRECORDED:
+            self.lend(packet)
 
     def finished(self, packet: int) -> None:
         """A packet id is free again."""
         offset = self.sent.pop(packet, None)
         if offset is not None:
             self._finish(offset)
+
+    def together(self, together: bool) -> None:
+        """What is recorded from now on is safe as a whole or not at all, until it is false again."""
+        self._recorder.together(together)
 
     def hold(self, packet: int) -> None:
         """The client has published with QoS 2."""
@@ -88,7 +102,8 @@ class Ledger:
         self._recorder.released(self._protocol, self._name, packet)
 
     def _finish(self, offset: int) -> None:
-        self._recorder.finished(self._protocol, self._name, offset)
+        if offset != UNRECORDED:
+            self._recorder.finished(self._protocol, self._name, offset)
 
 
 def end_session(recorder: Recorder, protocol: int, name: str) -> None:

@@ -75,7 +75,7 @@ class Consuming(Inbox[Delivery]):
     def deliver(self, frame: Publish, owed: "Owed | None") -> None:
         """One message."""
         delivery = Delivery(frame, owed, self)
-        if owed is not None:
+        if owed is not None and self.taking:
             owed.to.append(delivery)
         self.put(delivery, len(frame.payload))
 

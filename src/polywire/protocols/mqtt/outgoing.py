@@ -2,6 +2,10 @@
 
 With QoS 0 they go straight to the outbox. With QoS 1 and 2 they take a packet id, as many at once as the limit of
 unacknowledged messages allows, and wait in order behind that; the outbox's cap bounds the octets of both.
+
+Where the journal remembers the session, a packet id of QoS 2 is sent when the journal has it for sure, and so is its
+PUBREL: a hub that had forgotten it would give the id to another message, and the client would take that for the first.
+Messages with QoS 1 stay behind those.
 """
 
 from typing import Final, cast, final
@@ -31,16 +35,21 @@ SLOW_READER: Final = "slow-reader"
 class Outgoing:
     """What one client is sent."""
 
-    def __init__(self, client: Client, state: SessionState) -> None:
+    def __init__(self, hub: Hub, client: Client, state: SessionState) -> None:
+        self._hub: Final = hub
         self._client: Final = client
         self._outbox: Final[Outbox] = client.outbox
         self._state: Final = state
         self._sender: Final[Sender] = state.sender
         self._forms: i64 = client.protocol * FORMS
+        self._resumed = False
+        self.ended = False
+        self._unsafe = 0  # messages that wait for the journal
+        self._outbox.keep(state.octets())
 
     def open(self) -> bool:
         """Whether a message with QoS 1 or 2 could be sent at once."""
-        return self._state.waiting_octets == 0 and not self._sender.full() and not self._outbox.full()
+        return self._resumed and self._state.waiting_octets == 0 and not self._sender.full() and not self._outbox.full()
 
     def roomy(self, qos: i64) -> bool:
         """Whether a queue may hand out one more."""
@@ -49,8 +58,8 @@ class Outgoing:
         return self._outbox.takes_queued() and self.open() and self._outbox.roomy()
 
     def resume(self) -> None:
-        """MQTT-146: go on where the session's last connection ended."""
-        self._outbox.keep(self._state.octets())
+        """MQTT-146: go on where the session's last connection ended. Until then everything waits."""
+        self._resumed = True
         for frame in self._sender.resume():
             self._outbox.put(encode(frame))
         self.pump()
@@ -73,9 +82,10 @@ class Outgoing:
         elif not outbox.hold(footprint(frame)):
             self._dropped(message)
         elif self.open():
-            number = self._begin(frame)
+            number = self._sender.begin(frame)
             if self._state.ledger is not None:
                 self._state.ledger.send(frame.topic, message, qos, number, retain=retain)
+            self._write(frame, number)
         else:
             self._state.push(frame)
             if self._state.ledger is not None:
@@ -95,7 +105,11 @@ class Outgoing:
             size = footprint(frame)
             if not self._outbox.hold(size):
                 self._outbox.keep(size)
-            self._state.deliveries[self._begin(frame)] = delivery
+            number = self._sender.begin(frame)
+            self._state.deliveries[number] = delivery
+            if qos == 2 and self._state.ledger is not None:
+                self._state.ledger.lend(number)
+            self._write(frame, number)
 
     def acknowledged(self, frame: Puback | Pubrec | Pubcomp) -> None:
         """The client has got, or let go of, what was sent under an id. Raises ``RemoteProtocolError``."""
@@ -104,41 +118,65 @@ class Outgoing:
         self._outbox.release(before - self._sender.octets)
         number = frame.packet_id
         ledger = self._state.ledger
-        if answer is not None:
-            self._outbox.put(encode(answer))
-            if ledger is not None and self._sender.received(number):
+        known = answer is not None and ledger is not None and self._sender.received(number)
+        if ledger is not None:
+            if known:
                 ledger.received(number)
-        elif ledger is not None:
-            ledger.finished(number)
+            elif answer is None:
+                ledger.finished(number)
         if self._state.deliveries:
             # A queue's message is the client's from PUBREC on: whatever happens, it is not sent to another.
             delivery = self._state.deliveries.pop(number, None)
             if delivery is not None:
                 delivery.ack()
+        if answer is not None:
+            if known:
+                due = _Due(self, encode(answer), answer=True)
+                self._hub.safe(due.write, due.write)
+            else:
+                self._outbox.put(encode(answer))
         if self._state.waiting_octets != 0:
             self.pump()
 
     def pump(self) -> None:
         """Send what waits, as far as it may go."""
         state = self._state
-        while state.waiting_octets != 0 and not self._sender.full() and not self._outbox.full():
-            number = self._begin(state.pop())
+        while self._resumed and state.waiting_octets != 0 and not self._sender.full() and not self._outbox.full():
+            frame = state.pop()
+            number = self._sender.begin(frame)
             if state.ledger is not None:
                 state.ledger.pop(number)
+            self._write(frame, number)
 
     def give_back(self) -> None:
         """The connection has ended: the queues' messages the client has not got are theirs again."""
+        self.ended = True
         deliveries = self._state.deliveries
         for number in deliveries:
-            self._sender.abandon(number)
+            self._sender.recall(number)
         deliveries.clear()
 
-    def _begin(self, frame: Publish) -> int:
-        """Send a message with QoS 1 or 2 for the first time, under the packet id it gets."""
-        number = self._sender.begin(frame)
-        self._outbox.push(publication(frame.topic, frame.qos, frame.retain, number, frame.payload))
+    def due(self, octets: bytes, *, answer: bool) -> None:
+        """What was not to be sent before it is safe can be."""
+        if not answer:
+            self._unsafe -= 1
+        if self.ended:
+            return
+        if answer:
+            self._outbox.put(octets)
+        else:
+            self._outbox.push(octets)
+
+    def _write(self, frame: Publish, number: int) -> None:
+        """Send a message with QoS 1 or 2 for the first time, under its packet id."""
         self._client.counters.messages_out += 1
-        return number
+        octets = publication(frame.topic, frame.qos, frame.retain, number, frame.payload)
+        if self._state.ledger is not None and (frame.qos == 2 or self._unsafe > 0):
+            self._unsafe += 1
+            due = _Due(self, octets, answer=False)
+            self._hub.safe(due.write, due.write)
+        else:
+            self._outbox.push(octets)
 
     @staticmethod
     def _fit(frame: Publish) -> bool:
@@ -167,6 +205,20 @@ class Outgoing:
     def _dropped(self, message: Message) -> None:
         self._client.counters.drop(SLOW_READER)
         self._outbox.count_dropped(message.channel, 1)
+
+
+@final
+class _Due:
+    """A packet that waits for the journal; if that can't be written, it does not wait any longer."""
+
+    def __init__(self, outgoing: Outgoing, octets: bytes, *, answer: bool) -> None:
+        self._outgoing: Final = outgoing
+        self._octets: Final = octets
+        self._answer: Final = answer
+
+    def write(self) -> None:
+        """Send it."""
+        self._outgoing.due(self._octets, answer=self._answer)
 
 
 @final

@@ -246,7 +246,7 @@ class MqttSession:
         state = self._sessions.claim(
             frame.client_id, user, self._limits, self._taken_over, clean=frame.clean_session
         )  # MQTT-072
-        outgoing = Outgoing(client, state)
+        outgoing = Outgoing(hub, client, state)
         subscriptions = Subscriptions(hub, client, state, outgoing, self._limits.subscriptions)
         self._state = state
         self._outgoing = outgoing
@@ -266,8 +266,17 @@ class MqttSession:
             self._alarm = hub.later(frame.keep_alive * 1.5, self._listen)
         client.outbox.put(encode(Connack(state.present, ACCEPTED)))
         subscriptions.resume_topics()
-        outgoing.resume()
-        subscriptions.resume_queues()
+        if state.ledger is None:
+            self._resume()
+        else:  # nothing of the session is sent again before it is safe, as nothing of it was sent for the first time
+            hub.safe(self._resume, self._resume)
+
+    def _resume(self) -> None:
+        """Go on with what the session's last connection left."""
+        outgoing, subscriptions = self._outgoing, self._subscriptions
+        if outgoing is not None and subscriptions is not None and not outgoing.ended:
+            outgoing.resume()
+            subscriptions.resume_queues()
 
     def _refuse(self, code: int, reason: str) -> None:
         self._client.counters.fault(reason)
@@ -378,23 +387,34 @@ class MqttSession:
             client.counters.fault(TOO_LARGE)
             self._close()
             return
-        new = True
-        if qos == 2:
+        accepted = True
+        if qos != 2:
+            accepted = self._pass_on(frame)
+        else:
             state = cast("SessionState", self._state)
-            new = state.receiver.published(frame).new
-            if new and state.ledger is not None:
-                state.ledger.hold(cast("int", frame.packet_id))
-        if new:
-            if frame.topic.startswith(RESERVED):
-                client.counters.drop(SERVICE_CHANNEL)
-            else:
-                message = self._message(frame.topic, frame.payload, qos, frame.retain)
-                refused = self._hub.publish(message, client, acknowledged=qos > 0)
-                if refused is not None and refused in NO_ROOM:
-                    self._refuse_publication(frame)
-                    return
-        if qos != 0:
+            ledger = state.ledger
+            if state.receiver.published(frame).new:
+                if ledger is None:
+                    accepted = self._pass_on(frame)
+                else:
+                    # The id without the message would be a message that is taken for known, and lost.
+                    ledger.together(True)
+                    ledger.hold(cast("int", frame.packet_id))
+                    accepted = self._pass_on(frame)
+                    ledger.together(False)
+        if not accepted:
+            self._refuse_publication(frame)
+        elif qos != 0:
             write_acknowledgement(self._acks, PUBACK if qos == 1 else PUBREC, cast("int", frame.packet_id))
+
+    def _pass_on(self, frame: Publish) -> bool:
+        """Give a publication to the hub. False where it can't be taken now."""
+        if frame.topic.startswith(RESERVED):
+            self._client.counters.drop(SERVICE_CHANNEL)
+            return True
+        message = self._message(frame.topic, frame.payload, frame.qos, frame.retain)
+        refused = self._hub.publish(message, self._client, acknowledged=frame.qos > 0)
+        return refused is None or refused not in NO_ROOM
 
     def _refuse_publication(self, frame: Publish) -> None:
         """What can't be taken now: MQTT 3.1.1 says so by not acknowledging, and closing, so that it is sent again."""
@@ -423,11 +443,11 @@ class MqttSession:
         self._client.outbox.put(self._unsafe.popleft())
 
     def _failed(self) -> None:
-        """It will not be: close without acknowledging it, so that it is sent again."""
-        acks = self._unsafe.popleft()
-        for position in range(0, len(acks), 4):
-            if acks[position] >> 4 == PUBREC:
-                self._forget((acks[position + 2] << 8) | acks[position + 3])
+        """It is not yet: close without acknowledging it, so that it is sent again.
+
+        It was accepted, and becomes safe when the journal can be written again: with QoS 2 it is known from now on.
+        """
+        self._unsafe.popleft()
         if self._phase != CLOSED:
             self._client.counters.fault(UNAVAILABLE)
             self._client.reason = UNAVAILABLE

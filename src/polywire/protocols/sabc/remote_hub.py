@@ -4,6 +4,7 @@ sABC leaves headers to its users; these are the ones the hub understands (docs/p
 Messages that the hub pushes are told apart by theirs; all others go to the handler the peer had before.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Self
 
@@ -21,6 +22,7 @@ from polywire.protocols.sabc.peer.peer import Peer
 
 CONTENT_TYPE = "content-type"
 OWN = frozenset({OP, DESTINATION, SERVICE, METHOD, SUBSCRIPTION, CONTENT_TYPE})
+QUEUE = "queue/"
 NO_HEADERS: Mapping[str, str] = {}
 
 ServiceHandler = Callable[[Request], Outcome | Awaitable[Outcome]]
@@ -36,33 +38,31 @@ class HubSubscription:
         self.destination = destination
         self.inbox: Inbox[Message] = Inbox(hub.peer.intake, limit)
         self._hub = hub
-        self._unacknowledged: set[Later] = set()
+        self._unacknowledged: dict[Later, Whole] = {}
 
     async def leave(self) -> None:
         """Want no more; what waits is dropped, and a queue's messages go to others."""
         await self._hub.leave(self)
 
-    def take(self, message: Whole) -> Later | None:
-        """Put a message where the reader finds it; the answer, where one is wanted, comes with its ``ack``."""
-        if message.send_only:
-            self.inbox.put(_message(message), len(message.body))
-            return None
-        later = Later()
-        self._unacknowledged.add(later)
+    def put(self, message: Whole) -> None:
+        """A topic's message: for the reader."""
+        self.inbox.put(_message(message), len(message.body))
+
+    def take(self, message: Whole, later: Later) -> None:
+        """A queue's message: for the reader, whose ``ack`` is the answer."""
+        self._unacknowledged[later] = message
 
         def acknowledge() -> None:
-            self._unacknowledged.discard(later)
-            later.answer()
+            if self._unacknowledged.pop(later, None) is not None:
+                later.answer()
 
         self.inbox.put(_message(message, acknowledge), len(message.body))
-        return later
 
-    def stop(self) -> None:
-        """Nothing more comes."""
+    def stop(self) -> dict[Later, Whole]:
+        """Nothing more comes. What was not acknowledged."""
         self.inbox.close()
-        for later in self._unacknowledged:
-            later.drop()
-        self._unacknowledged.clear()
+        left, self._unacknowledged = self._unacknowledged, {}
+        return left
 
     def __aiter__(self) -> Self:
         return self
@@ -77,16 +77,80 @@ class HubSubscription:
         await self.leave()
 
 
+class Places:
+    """Who of this session has subscribed to what.
+
+    The hub keeps one subscription for each destination, the last one asked for, so several here share it: all of them
+    get a topic's messages, and one of them a queue's.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[str, list[HubSubscription]] = {}
+        self._numbers: dict[str, str] = {}
+
+    def join(self, number: str, subscription: HubSubscription) -> bool:
+        """One more, asked for under this number. Whether it is the first of its destination."""
+        self._numbers[number] = subscription.destination
+        shared = self._places.setdefault(subscription.destination, [])
+        shared.append(subscription)
+        return len(shared) == 1
+
+    def leave(self, subscription: HubSubscription) -> bool:
+        """One less. Whether it was the last of its destination."""
+        left = subscription.stop()
+        shared = self._places.get(subscription.destination, [])
+        if subscription not in shared:
+            return False
+        shared.remove(subscription)
+        for later, message in left.items():
+            if shared:
+                shared[0].take(message, later)
+            else:
+                later.drop()
+        if shared:
+            return False
+        del self._places[subscription.destination]
+        self._numbers = {key: name for key, name in self._numbers.items() if name != subscription.destination}
+        return True
+
+    def take(self, number: str, message: Whole) -> Later | None:
+        """Give a message to whom it is for; the answer to it, where it wants one."""
+        shared = self._places.get(self._numbers.get(number, ""), [])
+        if not message.wants_answer:
+            for each in shared:
+                each.put(message)
+            return None
+        later = Later()
+        if shared:
+            shared.append(shared.pop(0))  # they take turns
+            shared[-1].take(message, later)
+        else:
+            later.drop()  # all have left: without an answer a queue gives it to others
+        return later
+
+    def lost(self, error: Exception) -> None:
+        """Nothing more will come."""
+        for shared in self._places.values():
+            for each in shared:
+                each.inbox.fail(error)
+        self._places.clear()
+        self._numbers.clear()
+
+
 class RemoteHub:
-    """The hub at the other end of a session. What it refuses raises ``Failure`` with its code."""
+    """The hub at the other end of a session. What it refuses raises ``Failure`` with its code.
+
+    It becomes the handler of its peer, so make one for each.
+    """
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self._others = peer.handler
-        self._subscriptions: dict[str, HubSubscription] = {}
+        self._places = Places()
         self._services: dict[str, ServiceHandler] = {}
+        self._queues = asyncio.Lock()
         peer.handler = self._pushed
-        peer.on_lost = self._lost
+        peer.on_lost = self._places.lost
 
     async def publish(
         self,
@@ -102,26 +166,31 @@ class RemoteHub:
 
     async def subscribe(self, destination: str, *, limit: int = LIMIT) -> HubSubscription:
         """Hear what is published to a pattern (``*`` one level, a last ``**`` any number), or take from a queue."""
-        number = self.peer.new_id()
-        subscription = HubSubscription(self, destination, limit)
-        self._subscriptions[number] = subscription
-        asked = ((OP, operations.SUBSCRIBE), (DESTINATION, destination))
-        try:
-            await self.peer.ask(b"", asked, msg_id=number)
-        except BaseException:
-            del self._subscriptions[number]
-            subscription.stop()
-            raise
-        return subscription
+        if destination.startswith(QUEUE):
+            async with self._queues:  # asking again would have it hand out again what is being worked on
+                return await self._join(destination, limit, again=False)
+        return await self._join(destination, limit, again=True)
 
     async def leave(self, subscription: HubSubscription) -> None:
         """Undo ``subscribe``; ``HubSubscription.leave`` is the way to do so."""
-        subscription.stop()
-        for number, known in list(self._subscriptions.items()):
-            if known is subscription:
-                del self._subscriptions[number]
-                if self.peer.is_open:
-                    await self.peer.ask(b"", ((OP, operations.UNSUBSCRIBE), (DESTINATION, subscription.destination)))
+        if self._places.leave(subscription) and self.peer.is_open:
+            await self.peer.ask(b"", ((OP, operations.UNSUBSCRIBE), (DESTINATION, subscription.destination)))
+
+    async def _join(self, destination: str, limit: int, *, again: bool) -> HubSubscription:
+        number = self.peer.new_id()
+        subscription = HubSubscription(self, destination, limit)
+        if self._places.join(number, subscription) or again:
+            try:
+                await self.peer.ask(b"", ((OP, operations.SUBSCRIBE), (DESTINATION, destination)), msg_id=number)
+            except Failure:
+                self._places.leave(subscription)
+                raise
+            except BaseException:
+                if self._places.leave(subscription) and self.peer.is_open:  # the hub may have accepted it
+                    undone = self.peer.tell(b"", ((OP, operations.UNSUBSCRIBE), (DESTINATION, destination)))
+                    undone.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+                raise
+        return subscription
 
     async def call(
         self,
@@ -160,13 +229,7 @@ class RemoteHub:
         message = request.message
         number = header(message.headers, SUBSCRIPTION)
         if number is not None:
-            subscription = self._subscriptions.get(number)
-            if subscription is not None:
-                return subscription.take(message)
-            # It was left meanwhile: no answer, so that a queue gives the message to others.
-            later = Later()
-            later.drop()
-            return later
+            return self._places.take(number, message)
         service = header(message.headers, SERVICE)
         if service is not None:
             handler = self._services.get(service)
@@ -178,11 +241,6 @@ class RemoteHub:
         if self._others is None:
             raise Failure(NOT_FOUND, "nobody takes messages here")
         return self._others(request)
-
-    def _lost(self, error: Exception) -> None:
-        for subscription in self._subscriptions.values():
-            subscription.inbox.fail(error)
-        self._subscriptions.clear()
 
 
 def publishing(

@@ -1,6 +1,7 @@
 """What a peer sends: messages numbered in order, as many unacknowledged as the window allows."""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 
@@ -70,9 +71,10 @@ class Outflow:
             self.link.write(encode(frame))
 
     async def room(self) -> None:
-        """Wait while more is written than the connection takes."""
+        """Wait while more is written than the connection takes, or until it has ended."""
         if self.link is not None and self.link.full:
-            await self.link.room()
+            with contextlib.suppress(ConnectionLost):  # who waits for an answer is told with that
+                await self.link.room()
 
     async def turn(self) -> None:
         """Wait until a message may be sent. Raises ``Closed`` where none ever may."""

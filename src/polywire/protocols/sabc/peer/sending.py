@@ -4,8 +4,9 @@ A long message goes frame by frame as the connection takes it, so that short one
 """
 
 import asyncio
+import contextlib
 
-from polywire.client.errors import Closed
+from polywire.client.errors import Closed, ConnectionLost
 from polywire.client.link import Link
 from polywire.protocols.frame import Frame
 from polywire.protocols.sabc.commands import Message
@@ -68,6 +69,8 @@ class Sender:
                         self._write(pieces.pop(0))
                     raise
         await self.room()
+        if self.link is None:
+            raise ConnectionLost(self.reason, sent=True)
 
     def answer(self, frame: Frame) -> None:
         """Send an answer at once, in several frames where it is long."""
@@ -80,9 +83,10 @@ class Sender:
             self.send(frame)
 
     async def room(self) -> None:
-        """Wait while more is written than the connection takes."""
+        """Wait while more is written than the connection takes, or until it has ended."""
         if self.link is not None and self.link.full:
-            await self.link.room()
+            with contextlib.suppress(ConnectionLost):  # who waits for an answer is told with that
+                await self.link.room()
 
     def close(self, reason: str) -> None:
         """The connection has ended."""

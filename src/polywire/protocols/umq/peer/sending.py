@@ -4,11 +4,12 @@ An attachment may take its time: those behind it wait (UMQ-87), text messages do
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from inspect import iscoroutine
 
-from polywire.client.errors import Closed
+from polywire.client.errors import Closed, ConnectionLost
 from polywire.client.link import Link
 from polywire.protocols.frame import Frame
 from polywire.protocols.umq.frames import Attachment, AttachmentError, encode
@@ -54,9 +55,10 @@ class Sender:
             self._attach(attachments)
 
     async def room(self) -> None:
-        """Wait while more is written than the connection takes."""
+        """Wait while more is written than the connection takes, or until it has ended."""
         if self.link is not None and self.link.full:
-            await self.link.room()
+            with contextlib.suppress(ConnectionLost):  # who waits for an answer is told with that
+                await self.link.room()
 
     async def sent(self) -> None:
         """Wait until all attachments that were announced are sent."""

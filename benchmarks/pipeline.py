@@ -1,0 +1,185 @@
+"""``make bench-pipeline``: the journal into tables, against what the same Spark does with the same rows.
+
+- ``messages``: the journal to the table ``messages`` as Parquet, against reading the same rows and writing them as they
+  are, in the same session, in turns.
+- ``tables``: all tables in one streaming run, and calls matched a second.
+- ``delay``: from a row being safe in the journal to its being visible in ``messages``, with the default trigger.
+- ``idle``: what looking for new rows costs a stream that has none, against Spark's own source of text files.
+
+Exits with 1 where a goal is missed.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from benchmarks.hub_goals import Line, in_turns
+from benchmarks.pipeline_delay import delays
+from benchmarks.pipeline_traffic import write_traffic
+from polywire.pipeline.jobs import Job
+from polywire.pipeline.lake import Lake
+from polywire.pipeline.running import Runner
+from polywire.pipeline.spark import spark_session
+from polywire.pipeline.status import Status
+from polywire.pipeline.tables import TABLES
+
+CORES = 2
+IDLE_STEPS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The session, a place for files, and how much of everything."""
+
+    spark: SparkSession
+    folder: Path
+    rows: int
+    rounds: int
+
+    def journal(self, rows: int) -> Path:
+        """A journal of so many rows, made once."""
+        place = self.folder / f"journal-{rows}"
+        if not place.exists():
+            write_traffic(place, rows)
+        return place
+
+    def read(self, rows: int, **options: str) -> Any:
+        """The rows of that journal."""
+        return self.spark.read.format("polywire").options(**options).load(str(self.journal(rows)))
+
+
+def messages(bench: Bench) -> Iterator[Line]:
+    """Journal to ``messages`` in Parquet, in batch."""
+    table = TABLES["messages"]
+    bench.journal(bench.rows)
+
+    def identity() -> float:
+        return seconds(lambda: bench.read(bench.rows).write.mode("overwrite").parquet(str(bench.folder / "identity")))
+
+    def lake() -> float:
+        place = fresh(bench.folder / "lake")
+        rows = table.rows(bench.read(bench.rows, columns=",".join(table.columns)))
+        return seconds(lambda: Lake(place).write_batch("messages", rows, 0, "bench"))
+
+    identity()  # the first one pays for what the JVM has yet to compile
+    took = in_turns({"identity": identity, "messages": lake}, bench.rounds)
+    shown = f"{bench.rows / took['messages'] / 1e3:.0f} k/s, identity {bench.rows / took['identity'] / 1e3:.0f} k/s"
+    yield Line("journal to messages, against identity", shown, took["identity"] / took["messages"], least=0.7)
+
+
+def tables(bench: Bench) -> Iterator[Line]:
+    """All tables in one streaming run."""
+    rows = bench.rows // 2
+    journal = bench.journal(rows)
+    speeds: dict[str, list[float]] = {}
+    for _ in range(bench.rounds):
+        job = Job(str(journal), str(fresh(bench.folder / "tables")), TABLES, once=True)
+        last: list[Status] = []
+        runner = Runner(bench.spark, job)
+
+        def watch(statuses: list[Status], last: list[Status] = last) -> None:
+            last[:] = statuses
+
+        took = seconds(lambda runner=runner, watch=watch: (runner.start(), runner.follow(watch)))  # type: ignore[misc]
+        speeds.setdefault("all", []).append(rows / took)
+    calls = bench.rows // 10
+    only = bench.folder / f"calls-{calls}"
+    if not only.exists():
+        write_traffic(only, calls * 2, kinds=("request", "reply"))
+    for _ in range(bench.rounds):
+        runner = Runner(bench.spark, Job(str(only), str(fresh(bench.folder / "calls")), TABLES, ("calls",), once=True))
+        took = seconds(lambda runner=runner: (runner.start(), runner.follow()))  # type: ignore[misc]
+        speeds.setdefault("calls", []).append(calls / took)
+    found = {name: median(values) / 1e3 for name, values in speeds.items()}
+    yield Line("all tables, one streaming run", f"{rows:,} rows", found["all"], least=100, unit="k/s")
+    yield Line("calls matched", f"{calls:,} calls", found["calls"], least=25, unit="k/s")
+
+
+def delay(bench: Bench) -> Iterator[Line]:
+    """Safe in the journal to visible in ``messages``, all tables being written."""
+    found = delays(bench.spark, fresh(bench.folder / "delay"), seconds=40.0 if bench.rounds > 1 else 15.0)
+    shown = f"p50 of {len(found)} rows, most {max(found):.1f} s"
+    yield Line("publish to visible in messages", shown, median(found), most=3.0, unit="s")
+
+
+def idle(bench: Bench) -> Iterator[Line]:
+    """A step without rows."""
+    ours = step_milliseconds(bench, "polywire", bench.journal(10_000))
+    floor = step_milliseconds(bench, "text", fresh(bench.folder / "nothing"))
+    shown = f"{ours:.0f} ms, Spark's own source {floor:.0f} ms"
+    yield Line("a step without rows, more than Spark's", shown, ours - floor, most=20, unit="ms")
+
+
+def step_milliseconds(bench: Bench, form: str, source: Path) -> float:
+    """What a step of a stream costs that has nothing to do, in the middle."""
+    place = fresh(bench.folder / f"idle-{form}")
+    stream = bench.spark.readStream.format(form).load(str(source))
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(place)).start()
+    try:
+        query.processAllAvailable()
+        found = []
+        for _ in range(IDLE_STEPS):
+            begun = time.perf_counter()
+            query.processAllAvailable()  # comes back when a step has found nothing
+            found.append((time.perf_counter() - begun) * 1000)
+        return median(found)
+    finally:
+        query.stop()
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """How long something takes."""
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def fresh(folder: Path) -> Path:
+    """A folder with nothing in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+SCENARIOS: dict[str, Callable[[Bench], Iterator[Line]]] = {
+    "messages": messages,
+    "tables": tables,
+    "delay": delay,
+    "idle": idle,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline", description=__doc__)
+    parser.add_argument("scenario", nargs="*", help=f"what to measure (default: all of {', '.join(SCENARIOS)})")
+    parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the journal (default: 5,000,000)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each measurement (default: 3)")
+    parser.add_argument("--memory", default="3g", help="Spark's memory (default: 3g)")
+    options = parser.parse_args()
+    unknown = [name for name in options.scenario if name not in SCENARIOS]
+    if unknown:
+        parser.error(f"there is no scenario {unknown[0]!r}")
+    spark = spark_session(app="bench", master=f"local[{CORES}]", memory=options.memory)
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="polywire-bench-") as folder:
+        bench = Bench(spark, Path(folder), options.rows, options.rounds)
+        for name in options.scenario or SCENARIOS:
+            for line in SCENARIOS[name](bench):
+                print(line, flush=True)
+                missed += not line.met()
+    spark.stop()
+    print("all goals met" if not missed else f"{missed} goals MISSED", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

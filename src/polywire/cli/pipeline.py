@@ -1,0 +1,290 @@
+"""``polywire pipeline``: turn the journal into tables, now or all the time, and look at them.
+
+Everything of Spark is imported by the commands themselves, so that the others start quickly.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polywire.cli.options import ConfigFile, config_errors_reported, examples
+from polywire.cli.pipeline_output import Format, print_statuses, rows_read, waiting, write_rows
+from polywire.errors import PolywireError
+from polywire.server.config import load
+
+if TYPE_CHECKING:
+    from polywire.pipeline.table import Table
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+JournalPlace = Annotated[
+    str | None,
+    typer.Option(
+        "--journal",
+        "-j",
+        metavar="PLACE",
+        help="The journal: a folder, a URI, a glob over several, or http://hub:7100. Without it, that of the "
+        "configuration.",
+    ),
+]
+LakePlace = Annotated[str, typer.Option("--lake", "-l", metavar="PLACE", help="Where the tables are.")]
+Token = Annotated[
+    str | None, typer.Option("--token", envvar="POLYWIRE_TOKEN", help="The token for a hub that asks for one.")
+]
+Tables = Annotated[
+    str | None, typer.Option("--tables", "-t", metavar="NAME,…", help="Only these tables, and what they are made of.")
+]
+Files = Annotated[
+    list[Path] | None, typer.Argument(metavar="[FILE]…", help="Python files with tables of your own (@table).")
+]
+Master = Annotated[
+    str | None, typer.Option("--master", help="Where Spark runs: local[*] (the default) or spark://host:7077.")
+]
+Memory = Annotated[str | None, typer.Option("--memory", help="Memory for Spark's driver, such as 4g.")]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark. May be repeated.")
+]
+LAKE = "lake"
+
+
+@app.callback(
+    epilog=examples(
+        "polywire pipeline run --once",
+        "polywire pipeline query 'SELECT channel, count(*) FROM messages GROUP BY channel'",
+        "polywire pipeline report",
+    )
+)
+def group() -> None:
+    """Turn the journal into tables, exactly once, and look at them."""
+
+
+@app.command(
+    epilog=examples(
+        "polywire pipeline run",
+        "polywire pipeline run --once --tables messages,calls",
+        "polywire pipeline run my_tables.py --trigger 5s",
+        "polywire pipeline run --journal 's3://logs/*/journal' --lake /data/lake --master spark://host:7077",
+    )
+)
+def run(
+    files: Files = None,
+    journal: JournalPlace = None,
+    lake: LakePlace = LAKE,
+    tables: Tables = None,
+    trigger: Annotated[str, typer.Option("--trigger", help="How often to write what is new: 1s, 500ms, 1min.")] = "1s",
+    once: Annotated[bool, typer.Option("--once", help="Catch up with what is there now, and stop.")] = False,
+    token: Token = None,
+    master: Master = None,
+    memory: Memory = None,
+    conf: Conf = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="An option of the source. May be repeated."),
+    ] = None,
+    config: ConfigFile = None,
+) -> None:
+    """Write the tables, and go on as long as the journal grows; or, with --once, until all that is there is written.
+
+    Started again after whatever end, it goes on where it was: each row of the journal counts once.
+    """
+    with errors_reported():
+        from polywire.pipeline.groups import closure  # noqa: PLC0415 - see above
+        from polywire.pipeline.jobs import Job, trigger_interval  # noqa: PLC0415 - see above
+        from polywire.pipeline.running import Runner  # noqa: PLC0415 - see above
+
+        trigger_interval(trigger)
+        job = Job(
+            journal=journal_place(journal, config),
+            lake=lake_place(lake),
+            tables=all_tables(files),
+            wanted=names_of(tables),
+            trigger=trigger,
+            once=once,
+            token=token,
+            options=pairs("--option", options),
+        )
+        closure(job.wanted, job.tables)  # a wrong name is told before anybody waits for Spark
+        runner = Runner(start_spark(master, memory, conf), job)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: runner.stop())
+        queries = runner.start()
+        typer.echo(f"{', '.join(queries)}: from {job.journal} to {job.lake}", err=True)
+        with rows_read(once=once) as watch:
+            runner.follow(watch)
+        print_statuses(lake_place(lake), token, err=True)
+
+
+@app.command(
+    epilog=examples(
+        "polywire pipeline backfill --from 2026-01-01 --to 2026-01-31",
+        "polywire pipeline backfill --from 2026-01-31 --tables traffic",
+    )
+)
+def backfill(
+    first: Annotated[str, typer.Option("--from", metavar="DAY", help="The first day (UTC).")],
+    last: Annotated[
+        str | None, typer.Option("--to", metavar="DAY", help="The last day; the first one if missing.")
+    ] = None,
+    files: Files = None,
+    journal: JournalPlace = None,
+    lake: LakePlace = LAKE,
+    tables: Tables = None,
+    token: Token = None,
+    master: Master = None,
+    memory: Memory = None,
+    conf: Conf = None,
+    config: ConfigFile = None,
+) -> None:
+    """Make whole days of the tables anew from the journal, and put them in the place of what is there."""
+    with errors_reported():
+        from polywire.pipeline.backfilling import backfill as fill  # noqa: PLC0415 - see above
+        from polywire.pipeline.jobs import Job  # noqa: PLC0415 - see above
+
+        begin, end = day("--from", first), day("--to", last or first)
+        job = Job(
+            journal=journal_place(journal, config),
+            lake=lake_place(lake),
+            tables=all_tables(files),
+            wanted=names_of(tables),
+            token=token,
+        )
+        spark = start_spark(master, memory, conf)
+        with waiting("writing"):
+            for name in fill(spark, job, begin, end):
+                typer.echo(f"{name}: {begin} to {end} made anew")
+
+
+@app.command(epilog=examples("polywire pipeline status", "polywire pipeline status --json"))
+def status(
+    lake: LakePlace = LAKE,
+    token: Token = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+) -> None:
+    """How far each query is: rows and seconds behind the journal, throughput, its last step."""
+    with errors_reported():
+        print_statuses(lake_place(lake), token, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "polywire pipeline query 'SELECT protocol, sum(messages) FROM traffic GROUP BY protocol'",
+        "polywire pipeline query --format json 'SELECT * FROM calls WHERE outcome <> \"ok\"'",
+        "polywire pipeline query 'SHOW TABLES'",
+    )
+)
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="What to ask; the tables have their own names.")],
+    lake: LakePlace = LAKE,
+    files: Annotated[list[Path] | None, typer.Option("--file", help="Python files with tables of your own.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many rows to show at most.")] = 1000,
+    form: Annotated[Format, typer.Option("--format", "-o", help="A table, JSON lines or CSV.")] = Format.table,
+    master: Master = None,
+    memory: Memory = None,
+    conf: Conf = None,
+) -> None:
+    """Ask the tables with SQL."""
+    with errors_reported():
+        from polywire.pipeline.querying import ask  # noqa: PLC0415 - see above
+
+        known = all_tables(files)
+        spark = start_spark(master, memory, conf)
+        with waiting("asking"):
+            columns, rows = ask(spark, lake_place(lake), known, sql, limit + 1)
+        write_rows(columns, rows[:limit], form)
+        if len(rows) > limit:
+            typer.echo(f"only the first {limit} rows; --limit shows more", err=True)
+
+
+@app.command(epilog=examples("polywire pipeline report", "polywire pipeline report --out /var/www/hub.html"))
+def report(
+    lake: LakePlace = LAKE,
+    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
+    master: Master = None,
+    memory: Memory = None,
+    conf: Conf = None,
+) -> None:
+    """Write one page with charts of the tables: traffic, latency, demand, faults, sessions."""
+    with errors_reported():
+        from polywire.pipeline.report import write_report  # noqa: PLC0415 - see above
+
+        spark = start_spark(master, memory, conf)
+        with waiting("asking the tables"):
+            write_report(spark, lake_place(lake), out)
+        typer.echo(f"wrote {out}")
+
+
+@contextmanager
+def errors_reported() -> Iterator[None]:
+    """Print what is wrong in one line, and leave with 1."""
+    try:
+        yield
+    except PolywireError as error:
+        typer.echo(f"polywire pipeline: {error}", err=True)
+        raise typer.Exit(1) from None
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in {"pyspark", "pandas"}:
+            raise
+        typer.echo(f"polywire pipeline: {error.name} is not installed: pip install 'polywire[pipeline]'", err=True)
+        raise typer.Exit(1) from None
+
+
+def start_spark(master: str | None, memory: str | None, conf: list[str] | None) -> Any:
+    """Spark, with a sign of life while it starts."""
+    from polywire.pipeline.spark import spark_session  # noqa: PLC0415 - see above
+
+    settings = pairs("--conf", conf)
+    with waiting("starting Spark"):
+        return spark_session(master=master, memory=memory, conf=settings)
+
+
+def all_tables(files: list[Path] | None) -> "dict[str, Table]":
+    """Our tables and those of the user's files."""
+    from polywire.pipeline.own_tables import load_tables  # noqa: PLC0415 - see above
+    from polywire.pipeline.tables import TABLES  # noqa: PLC0415 - see above
+
+    found = dict(TABLES)
+    for path in files or ():
+        found |= load_tables(path, found)
+    return found
+
+
+def journal_place(given: str | None, config: Path | None) -> str:
+    """The journal: as given, else that of the configuration."""
+    if given is not None:
+        return given if "://" in given else str(Path(given).absolute())
+    with config_errors_reported():
+        return str(load(config, ()).config.journal.path.absolute())
+
+
+def lake_place(given: str) -> str:
+    """The lake as Spark and everybody else knows it."""
+    return given if "://" in given else str(Path(given).absolute())
+
+
+def names_of(tables: str | None) -> tuple[str, ...]:
+    """The names in a list with commas."""
+    return tuple(name.strip() for name in (tables or "").split(",") if name.strip())
+
+
+def pairs(option: str, given: list[str] | None) -> dict[str, str]:
+    """Settings written KEY=VALUE."""
+    found = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=option)
+        found[key.strip()] = value
+    return found
+
+
+def day(option: str, text: str) -> date:
+    """A day as ISO 8601 writes it."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a day; write 2026-01-31", param_hint=option) from None

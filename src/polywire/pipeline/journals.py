@@ -1,0 +1,104 @@
+"""The journals a query reads: found by path, URI, glob or a hub's address, opened once and kept up to date."""
+
+import fnmatch
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from pyarrow import fs
+
+from polywire import journal
+from polywire.journal.reader import Journal
+from polywire.pipeline.errors import OptionError
+from polywire.pipeline.staging import open_location
+
+ONLY: Final = "journal"
+"""The name of a journal that is the only one: it may be moved without its readers losing their place."""
+
+_MAGIC: Final = re.compile(r"[*?[]")
+
+
+def locate(locations: tuple[str, ...]) -> dict[str, str]:
+    """The journals there are now: name to location.
+
+    A name stays the same as long as the query is written the same way: of what a glob finds it is the part from the
+    first wildcard on.
+    """
+    if len(locations) == 1 and not is_glob(locations[0]):
+        return {ONLY: locations[0]}
+    found: dict[str, str] = {}
+    for location in locations:
+        if not is_glob(location):
+            found[location] = location
+            continue
+        for name, place in expand(location):
+            found[name if len(locations) == 1 else place] = place
+    return found
+
+
+def is_glob(location: str) -> bool:
+    """Whether a location stands for several. A ``?`` in an http address is not meant."""
+    return not is_remote(location) and _MAGIC.search(location) is not None
+
+
+def is_remote(location: str) -> bool:
+    """Whether a hub is asked rather than a storage."""
+    return location.startswith(("http://", "https://"))
+
+
+def expand(pattern: str) -> Iterator[tuple[str, str]]:
+    """The folders a glob finds, in order: the part from the first wildcard on, and the location."""
+    begin = _MAGIC.search(pattern)
+    fixed = pattern[: pattern.rfind("/", 0, begin.start() if begin else 0) + 1]
+    files, root = open_location(fixed or ".")
+    levels = pattern[len(fixed) :].strip("/").split("/")
+    for path in sorted(_matching(files, root.rstrip("/"), levels)):
+        name = str(PurePosixPath(path).relative_to(root))
+        yield name, fixed + name
+
+
+def _matching(files: Any, folder: str, levels: list[str]) -> Iterator[str]:
+    if not levels:
+        yield folder
+        return
+    for info in files.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
+        name = PurePosixPath(info.path).name
+        if info.type == fs.FileType.Directory and fnmatch.fnmatchcase(name, levels[0]):
+            yield from _matching(files, info.path, levels[1:])
+
+
+class Journals:
+    """The opened journals of a query, on the driver."""
+
+    def __init__(self, locations: tuple[str, ...], token: str | None) -> None:
+        self._locations = locations
+        self._token = token
+        self._opened: dict[str, tuple[str, Journal]] = {}
+
+    def location(self, name: str) -> str:
+        """Where a journal is."""
+        return self._opened[name][0]
+
+    def current(self) -> dict[str, Journal]:
+        """All journals by name, as they are now."""
+        found = locate(self._locations)
+        for name, location in found.items():
+            known = self._opened.get(name)
+            if known is not None and known[0] == location:
+                known[1].refresh()
+            else:
+                self._opened[name] = (location, open_journal(location, self._token))
+        if not self._opened:
+            raise OptionError("journal", f"there is no folder {', '.join(self._locations)}")
+        # One that a glob no longer finds may come back; until then its place is kept, and it has nothing new.
+        return {name: opened for name, (_, opened) in self._opened.items() if name in found}
+
+
+def open_journal(location: str, token: str | None) -> Journal:
+    """A journal, wherever it is."""
+    if is_remote(location):
+        from polywire.journal.http import hub_storage  # noqa: PLC0415 - few read from afar
+
+        return Journal(hub_storage(location, token=token))
+    return journal.open(location)

@@ -1,0 +1,166 @@
+"""Publishes a DataFrame's rows into a hub: tasks stage them, the driver publishes what was staged.
+
+Each row reaches the hub once, whatever crashes: the hub remembers the last part it applied for a query, in the same
+step of its log as the rows, and ``staging`` sees to it that a part is the same however often it is sent.
+"""
+
+import json
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from polywire.pipeline.errors import OptionError, SinkError
+from polywire.pipeline.options import known, number
+from polywire.pipeline.publishing import Part, Publisher
+from polywire.pipeline.rows import check_columns, in_parts, normalised
+from polywire.pipeline.staging import Manifest, Staging, open_location
+
+SINK_OPTIONS: Final = ("hub", "token", "query", "staging", "timeout", "patience")
+TIMEOUT: Final = 30
+PATIENCE: Final = 120
+"""Seconds: how long one request may take, and how long a hub may be away."""
+
+STAGING_FOLDER: Final = "polywire-staging"
+UNNAMED: Final = "unnamed-"
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task tells the driver: the file it staged, if it had any row."""
+
+    file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where to publish: the options of ``df.write`` and ``df.writeStream``."""
+
+    hub: str
+    token: str | None
+    query: str
+    staging: str
+    timeout: int
+    patience: int
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], *, streaming: bool) -> "SinkOptions":
+        """The options as Spark gives them."""
+        given = known(options, SINK_OPTIONS)
+        hub = given.get("hub") or given.get("path")
+        if not hub:
+            raise OptionError("hub", "is missing: the hub's HTTP address, http://127.0.0.1:7100")
+        query, staging = given.get("query"), given.get("staging")
+        if streaming:
+            checkpoint = given.get("checkpointlocation")
+            if checkpoint is None and (query is None or staging is None):
+                raise OptionError("checkpointLocation", "is missing: give it as an option, or both query and staging")
+            query = query or _query_id(str(checkpoint))
+            staging = staging or f"{str(checkpoint).rstrip('/')}/{STAGING_FOLDER}"
+        else:
+            query = query or f"{UNNAMED}{uuid.uuid4()}"
+            staging = staging or str(Path(tempfile.gettempdir()) / STAGING_FOLDER)
+        return cls(
+            hub=hub,
+            token=given.get("token"),
+            query=query,
+            staging=f"{staging.rstrip('/')}/{query}",
+            timeout=number("timeout", given.get("timeout"), TIMEOUT),
+            patience=number("patience", given.get("patience"), PATIENCE),
+        )
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The sink of a streaming query."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        check_columns({field.name: field.dataType.simpleString() for field in schema})
+        self.options = SinkOptions.read(options, streaming=True)
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        """In a task: stage its rows."""
+        return stage(self.options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """On the driver: publish what the tasks staged."""
+        publish(self.options, messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - as above
+        """On the driver: a task failed for good."""
+        Staging(self.options.staging).discard(_files(messages))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """The sink of ``df.write``: one batch, published once when all its tasks are done."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise SinkError("what was published can't be overwritten: use mode('append')")
+        check_columns({field.name: field.dataType.simpleString() for field in schema})
+        self.options = SinkOptions.read(options, streaming=False)
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        """In a task: stage its rows."""
+        return stage(self.options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver: publish what the tasks staged."""
+        publish(self.options, messages, 0)
+        self._forget()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver: a task failed for good."""
+        Staging(self.options.staging).discard(_files(messages))
+        self._forget()
+
+    def _forget(self) -> None:
+        # A name we made up is never used again; one the user gave is, and must find what was done under it.
+        if self.options.query.startswith(UNNAMED):
+            Staging(self.options.staging).remove()
+
+
+def stage(options: SinkOptions, batches: Iterator[Any]) -> Staged:
+    """Stage the rows of a task."""
+    parts = (part for batch in batches for part in in_parts(normalised(batch)))
+    return Staged(Staging(options.staging).stage(parts))
+
+
+def publish(options: SinkOptions, messages: list[WriterCommitMessage | None], batch: int) -> None:
+    """Publish a batch, from where it was left if it was begun before."""
+    staging = Staging(options.staging)
+    manifest = staging.manifest(batch)
+    if manifest is None:
+        manifest = Manifest(tuple(_files(messages)), done=False)
+        if not manifest.files:
+            return
+        staging.decide(batch, manifest)
+    if not manifest.done:
+        publisher = Publisher(options.hub, token=options.token, timeout=options.timeout, patience=options.patience)
+        try:
+            for part, rows in enumerate(staging.parts(manifest)):
+                publisher.publish(Part(options.query, batch, part), rows)
+        finally:
+            publisher.close()
+        staging.decide(batch, Manifest((), done=True))
+    staging.clear(keep_batch=batch)
+
+
+def _files(messages: list[WriterCommitMessage | None]) -> Iterator[str]:
+    for message in messages:
+        if isinstance(message, Staged) and message.file is not None:
+            yield message.file
+
+
+def _query_id(checkpoint: str) -> str:
+    """The id that Spark gave the query of a checkpoint: the same after every restart."""
+    files, root = open_location(checkpoint)
+    try:
+        with files.open_input_stream(f"{root}/metadata") as stream:
+            return str(json.loads(stream.read())["id"])
+    except (OSError, ValueError, KeyError) as error:
+        raise OptionError("query", f"is missing, and {checkpoint}/metadata does not tell it: {error}") from error

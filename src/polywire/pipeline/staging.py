@@ -1,0 +1,132 @@
+"""Where rows wait between the tasks that make them and the driver that publishes them.
+
+Tasks write files, the driver names them in a manifest before it publishes the first row. A batch that is run again
+after a crash finds the manifest and publishes the files it names, not what the tasks made this time: those may be cut
+differently. So what a (query, batch, part) is never changes once the hub may have seen it.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from polywire.pipeline.rows import SCHEMA
+
+STAGED: Final = ".rows"
+MANIFEST: Final = ".manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a batch publishes: the names of its files, in order, and whether all of it is published."""
+
+    files: tuple[str, ...]
+    done: bool
+
+
+class Staging:
+    """The folder of one query, on a disk or any storage ``pyarrow.fs`` knows. Picklable: opened where it is used."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+
+    def stage(self, parts: Iterator[Any]) -> str | None:
+        """Write a task's parts to a file of their own; its name, or None where there is no row."""
+        first = next(parts, None)
+        if first is None:
+            return None
+        files, root = self._open()
+        files.create_dir(root, recursive=True)
+        name = f"{uuid.uuid4().hex}{STAGED}"
+        with files.open_output_stream(f"{root}/{name}") as out, pa.ipc.new_stream(out, SCHEMA) as writer:
+            writer.write_batch(first)
+            for part in parts:
+                writer.write_batch(part)
+        _sync(files, f"{root}/{name}")
+        return name
+
+    def parts(self, manifest: Manifest) -> Iterator[Any]:
+        """The parts a manifest stands for, in order."""
+        files, root = self._open()
+        for name in manifest.files:
+            with files.open_input_file(f"{root}/{name}") as staged, pa.ipc.open_stream(staged) as reader:
+                yield from reader
+
+    def manifest(self, batch: int) -> Manifest | None:
+        """What was decided for a batch, if anything was."""
+        files, root = self._open()
+        path = f"{root}/{batch}{MANIFEST}"
+        if files.get_file_info(path).type != fs.FileType.File:
+            return None
+        with files.open_input_stream(path) as stream:
+            found = json.loads(stream.read())
+        return Manifest(tuple(found["files"]), bool(found["done"]))
+
+    def decide(self, batch: int, manifest: Manifest) -> None:
+        """Write down what a batch is, all or nothing."""
+        files, root = self._open()
+        path = f"{root}/{batch}{MANIFEST}"
+        fresh = f"{path}-{uuid.uuid4().hex}"
+        with files.open_output_stream(fresh) as stream:
+            stream.write(json.dumps({"files": manifest.files, "done": manifest.done}).encode())
+        _sync(files, fresh)
+        files.move(fresh, path)
+        _sync(files, root)
+
+    def discard(self, names: Iterator[str]) -> None:
+        """Remove files that will not be published."""
+        files, root = self._open()
+        for name in names:
+            _remove(files, f"{root}/{name}")
+
+    def clear(self, *, keep_batch: int) -> None:
+        """Remove everything but the manifest of a batch that is done."""
+        files, root = self._open()
+        for info in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):
+            name = PurePosixPath(info.path).name
+            ours = name.endswith(STAGED) or MANIFEST in name
+            if info.type == fs.FileType.File and ours and name != f"{keep_batch}{MANIFEST}":
+                _remove(files, info.path)
+
+    def remove(self) -> None:
+        """Remove the folder, when nobody will ask for this query again."""
+        files, root = self._open()
+        if files.get_file_info(root).type == fs.FileType.Directory:
+            files.delete_dir(root)
+
+    def _open(self) -> tuple[Any, str]:
+        return open_location(self.location)
+
+
+def open_location(location: str) -> tuple[Any, str]:
+    """The file system of a path or URI, and the path on it."""
+    scheme = urlsplit(location).scheme
+    if scheme == "file":
+        # Hadoop writes file:/path, which pyarrow does not take.
+        return fs.LocalFileSystem(), unquote(urlsplit(location).path)
+    if len(scheme) > 1:
+        files, path = fs.FileSystem.from_uri(location)
+        return files, path
+    return fs.LocalFileSystem(), os.path.abspath(location)  # noqa: PTH100 - a pyarrow path is a string
+
+
+def _sync(files: Any, path: str) -> None:
+    """Make what was written outlive a power cut, where that is ours to do."""
+    if isinstance(files, fs.LocalFileSystem):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(files: Any, path: str) -> None:
+    if files.get_file_info(path).type == fs.FileType.File:
+        files.delete_file(path)

@@ -1,0 +1,148 @@
+"""What a table is: a pure function of the journal's rows, and how its rows of many micro-batches become one table.
+
+There are three sorts of tables:
+
+- Each row of the journal gives a row or none (``messages``, ``faults``): what a micro-batch gives is added to the rest.
+- An aggregate (``traffic``, ``sessions``, ``demand``, ``latency``) is written in *parts*. The part of a micro-batch is
+  what its rows alone come to; parts are merged when the table is read. A row counts whenever it comes, however late,
+  and nothing has to be kept in Spark's state.
+- A ``stateful`` table (``calls``) keeps what is still open between micro-batches, and is a streaming query of its own.
+
+A table may be made ``after`` another one: of that table's rows instead of the journal's.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, overload
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from polywire.journal.schema import PLAIN_SCHEMA
+
+Rows = Callable[[DataFrame], DataFrame]
+"""A pure function from rows to rows."""
+
+ALL_COLUMNS: Final = tuple(PLAIN_SCHEMA.names)
+LIGHT_COLUMNS: Final = tuple(name for name in ALL_COLUMNS if name not in {"body", "attachments"})
+"""All but what is large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How an aggregate is put together.
+
+    ``build`` makes the part of any rows. ``merge`` makes one row of all rows with the same key, and may be used again
+    on what it made. ``finish`` makes the table people see of merged parts; it is ``daily`` if a day's rows come of that
+    day's parts alone. Every part has a column ``day``: that of the rows it was made of.
+    """
+
+    build: Rows
+    merge: Rows
+    finish: Rows
+    daily: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of the pipeline. ``schema`` is its documented form; None where the function alone knows it.
+
+    ``columns`` and ``kinds`` are those of the journal it needs (no kinds: all), ``watermark`` says in words how late a
+    row may come.
+    """
+
+    name: str
+    build: Rows
+    description: str
+    schema: StructType | None = None
+    partition_by: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ALL_COLUMNS
+    kinds: tuple[str, ...] = ()
+    watermark: str | None = None
+    output_mode: str = "append"
+    stateful: bool = False
+    after: str | None = None
+    parts: Parts | None = None
+    keys: tuple[str, ...] = ()
+
+    def rows(self, batch: DataFrame) -> DataFrame:
+        """What a micro-batch adds to the table: finished rows, or its part."""
+        return self.build(batch) if self.parts is None else self.parts.build(batch)
+
+    def finished(self, written: DataFrame) -> DataFrame:
+        """The table, of everything that was added to it."""
+        return written if self.parts is None else self.parts.finish(self.parts.merge(written))
+
+
+def of_parts(parts: Parts) -> Rows:
+    """The function that makes a whole aggregate at once, of all rows there are."""
+
+    def build(rows: DataFrame) -> DataFrame:
+        return parts.finish(parts.merge(parts.build(rows)))
+
+    return build
+
+
+@overload
+def table(function: Rows, /) -> Table: ...
+
+
+@overload
+def table(
+    *,
+    name: str | None = None,
+    partition_by: tuple[str, ...] = (),
+    columns: tuple[str, ...] = ALL_COLUMNS,
+    kinds: tuple[str, ...] = (),
+    watermark: str | None = None,
+    stateful: bool = False,
+    after: str | None = None,
+    merge: Rows | None = None,
+    finish: Rows | None = None,
+) -> Callable[[Rows], Table]: ...
+
+
+def table(
+    function: Rows | None = None,
+    /,
+    *,
+    name: str | None = None,
+    partition_by: tuple[str, ...] = (),
+    columns: tuple[str, ...] = ALL_COLUMNS,
+    kinds: tuple[str, ...] = (),
+    watermark: str | None = None,
+    stateful: bool = False,
+    after: str | None = None,
+    merge: Rows | None = None,
+    finish: Rows | None = None,
+) -> Table | Callable[[Rows], Table]:
+    """Make a table of a function from the journal's rows to its own, for ``polywire pipeline run my_tables.py``.
+
+    The table is called as the function unless ``name`` is given, and described by its docstring. With ``merge`` it is
+    an aggregate: the function makes the part of a micro-batch, ``merge`` one row of the rows with the same key.
+    """
+
+    def made(function: Rows) -> Table:
+        called = name or function.__name__
+        description = (function.__doc__ or "").strip().partition("\n")[0]
+        parts = None
+        if merge is not None:
+            parts = Parts(function, merge, finish or _unchanged)
+        return Table(
+            called,
+            function if parts is None else of_parts(parts),
+            description,
+            partition_by=partition_by,
+            columns=columns,
+            kinds=kinds,
+            watermark=watermark,
+            stateful=stateful,
+            after=after,
+            parts=parts,
+        )
+
+    return made if function is None else made(function)
+
+
+def _unchanged(rows: DataFrame) -> DataFrame:
+    return rows

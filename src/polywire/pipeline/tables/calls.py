@@ -1,0 +1,220 @@
+"""The table ``calls``: each request with what ended it, how long that took, and the timeouts.
+
+The outcome follows from the times in the rows alone, so it is the same in batch and streaming: a call is ended by its
+last reply or an error, if that came within the timeout, else it timed out. Of rows at rest that is a plain aggregate.
+Of a stream it is found in ``call_stream``, as rows come.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from polywire.journal.kinds import LAST_FLAG
+from polywire.pipeline.table import LIGHT_COLUMNS, Table
+from polywire.pipeline.tables import matching
+from polywire.pipeline.tables.call_stream import PAIRS, matched
+from polywire.pipeline.tables.kinds import has_flag, protocol
+from polywire.pipeline.tables.moments import MICROSECONDS, day_of, micros, moment
+
+SCHEMA: Final = StructType(
+    [
+        StructField("day", DateType()),
+        StructField("protocol", StringType()),
+        StructField("node", StringType()),
+        StructField("correlation", StringType()),
+        StructField("offset", LongType()),
+        StructField("service", StringType()),
+        StructField("method", StringType()),
+        StructField("connection", LongType()),
+        StructField("client", StringType()),
+        StructField("requested", TimestampType()),
+        StructField("ended", TimestampType()),
+        StructField("latency_ms", DoubleType()),
+        StructField("outcome", StringType()),
+        StructField("code", IntegerType()),
+        StructField("tag", StringType()),
+        StructField("text", StringType()),
+        StructField("request_size", IntegerType()),
+        StructField("reply_size", IntegerType()),
+    ]
+)
+
+OK: Final = "ok"
+ERROR: Final = "error"
+TIMEOUT: Final = "timeout"
+
+TIMEOUT_TAG: Final = "timeout"
+"""What the hub calls its own timeouts."""
+
+BUCKETS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How long a call may take, and how late a row may come, in seconds.
+
+    A row may stand up to ``lateness`` behind the newest one of its node; nodes may be late among each other as long as
+    they like. ``now``, in seconds since 1970, is for rows at rest that are followed by silence: they are looked at as
+    if each node had come to that time. Of a running stream the source's ticks say so.
+    """
+
+    timeout: float = 60.0
+    lateness: float = 10.0
+    now: float | None = None
+    buckets: int = BUCKETS
+
+
+USUAL: Final = Options()
+
+
+def calls(rows: DataFrame, options: Options = USUAL) -> DataFrame:
+    """Each call that has ended or timed out."""
+    slim = _slim(rows, options.buckets)
+    return _finish(
+        matched(slim, _micros(options.timeout), _micros(options.lateness), options.buckets)
+        if rows.isStreaming
+        else _at_rest(slim, options)
+    )
+
+
+def calls_table(options: Options = USUAL) -> Table:
+    """The table, with other times than the usual ones."""
+
+    def build(rows: DataFrame) -> DataFrame:
+        return calls(rows, options)
+
+    return Table(
+        "calls",
+        build,
+        "each request with its reply: latency, outcome, timeouts",
+        schema=SCHEMA,
+        partition_by=("day", "protocol"),
+        columns=LIGHT_COLUMNS,
+        watermark=f"{options.lateness:g} s behind the newest row of the same node",
+        stateful=True,
+        keys=("node", "correlation"),
+    )
+
+
+TABLE: Final = calls_table()
+
+
+def _slim(rows: DataFrame, buckets: int) -> DataFrame:
+    """Parts of calls with what is needed of them; of other rows only node and time are left."""
+    whole = sf.col("correlation").isNotNull() & sf.col("channel").contains("/")
+    last = has_flag(LAST_FLAG)
+    kind = sf.col("kind")
+    role = (
+        sf.when(~whole, matching.CLOCK)
+        .when(kind == "request", sf.when(last, matching.REQUEST).otherwise(matching.OPENING))
+        .when((kind == "reply") & last, matching.REPLY)
+        .when(kind == "error", matching.ERROR)
+        .otherwise(matching.CLOCK)
+    )
+    role = sf.coalesce(role, sf.lit(matching.CLOCK))
+    request = sf.col("role") < matching.REPLY
+    part = sf.col("role") < matching.CLOCK
+    return rows.withColumn("role", role).select(
+        "node",
+        sf.pmod(sf.xxhash64("correlation"), sf.lit(buckets)).cast("int").alias("bucket"),
+        "role",
+        sf.when(part, sf.col("correlation")).alias("correlation"),
+        "offset",
+        micros(sf.col("ts")).alias("at"),
+        sf.when(request, protocol()).alias("protocol"),
+        "connection",
+        sf.when(request, sf.col("client")).alias("client"),
+        sf.when(request, sf.col("channel")).alias("channel"),
+        "size",
+        sf.when(sf.col("role") == matching.ERROR, sf.col("headers")).alias("headers"),
+    )
+
+
+def _at_rest(slim: DataFrame, options: Options) -> DataFrame:
+    """Pairs, of all rows at once."""
+    timeout, lateness = _micros(options.timeout), _micros(options.lateness)
+    role = sf.col("role")
+    request, end = role < matching.REPLY, role.isin(matching.REPLY, matching.ERROR)
+    first = sf.struct("offset", "at", *matching.FIRST)
+    last = sf.struct(
+        sf.col("role").alias("end_role"),
+        sf.col("at").alias("end_at"),
+        sf.col("size").alias("end_size"),
+        sf.col("headers").alias("end_headers"),
+    )
+    grouped = slim.groupBy("node", "correlation").agg(
+        sf.min_by(sf.when(request, first), sf.when(request, sf.col("offset"))).alias("first"),
+        sf.min_by(sf.when(end, last), sf.when(end, sf.col("offset"))).alias("last"),
+        sf.max("at").alias("newest"),
+    )
+    clocks = grouped.groupBy("node").agg(sf.max("newest").alias("clock"))
+    now = sf.lit(_micros(options.now) if options.now is not None else 0)
+    pairs = (
+        grouped.filter(sf.col("first").isNotNull() & sf.col("correlation").isNotNull())
+        .join(sf.broadcast(clocks), "node")
+        .select("node", "correlation", "first.*", "last.*", sf.greatest("clock", now).alias("clock"))
+    )
+    in_time = sf.col("end_at") <= sf.col("at") + timeout
+    came = sf.col("end_at").isNotNull()
+    settled = sf.col("at") <= sf.col("clock") - timeout - lateness
+    told = pairs.filter(came | settled).withColumn("in_time", came & in_time)
+    return told.select(
+        *[name for name in PAIRS.names if not name.startswith("end_")],
+        sf.when(sf.col("in_time"), sf.col("end_role")).otherwise(matching.TIMEOUT).alias("end_role"),
+        sf.when(sf.col("in_time"), sf.col("end_at")).otherwise(sf.col("at") + timeout).alias("end_at"),
+        sf.when(sf.col("in_time"), sf.col("end_size")).otherwise(0).alias("end_size"),
+        sf.when(sf.col("in_time"), sf.col("end_headers")).alias("end_headers"),
+    )
+
+
+def _finish(pairs: DataFrame) -> DataFrame:
+    """The table's own columns."""
+    code = sf.get_json_object("end_headers", "$.code").try_cast("int")
+    tag = sf.get_json_object("end_headers", "$.tag")
+    text = sf.get_json_object("end_headers", "$.text")
+    return (
+        pairs.withColumn("requested", moment(sf.col("at")))
+        .withColumn("tag", tag)
+        .select(
+            day_of(sf.col("requested")).alias("day"),
+            "protocol",
+            "node",
+            "correlation",
+            "offset",
+            sf.regexp_extract("channel", r"(?s)^(.*)/([^/]*)$", 1).alias("service"),
+            sf.regexp_extract("channel", r"(?s)^(.*)/([^/]*)$", 2).alias("method"),
+            "connection",
+            "client",
+            "requested",
+            moment(sf.col("end_at")).alias("ended"),
+            ((sf.col("end_at") - sf.col("at")) / sf.lit(1000.0)).alias("latency_ms"),
+            _outcome().alias("outcome"),
+            code.alias("code"),
+            "tag",
+            text.alias("text"),
+            sf.col("size").alias("request_size"),
+            sf.col("end_size").alias("reply_size"),
+        )
+    )
+
+
+def _outcome() -> Column:
+    role = sf.col("end_role")
+    timeout = (role == matching.TIMEOUT) | ((role == matching.ERROR) & sf.col("tag").eqNullSafe(TIMEOUT_TAG))
+    return sf.when(timeout, TIMEOUT).when(role == matching.ERROR, ERROR).otherwise(OK)
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * MICROSECONDS)

@@ -1,0 +1,115 @@
+"""The table ``faults``: what was discarded and why, with the raw octets; and rows the pipeline itself can't use.
+
+A bad row never stops a query: it is told here, and what can be read of it is in the other tables all the same.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    BinaryType,
+    DateType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from polywire.journal.kinds import KINDS
+from polywire.pipeline.table import Table
+from polywire.pipeline.tables.kinds import TICK, protocol
+from polywire.pipeline.tables.moments import day_of
+
+SCHEMA: Final = StructType(
+    [
+        StructField("day", DateType()),
+        StructField("protocol", StringType()),
+        StructField("ts", TimestampType()),
+        StructField("node", StringType()),
+        StructField("offset", LongType()),
+        StructField("fault", StringType()),
+        StructField("rule", StringType()),
+        StructField("reason", StringType()),
+        StructField("connection", LongType()),
+        StructField("client", StringType()),
+        StructField("channel", StringType()),
+        StructField("correlation", StringType()),
+        StructField("headers", StringType()),
+        StructField("raw", BinaryType()),
+        StructField("size", IntegerType()),
+    ]
+)
+
+DISCARDED: Final = "discarded"
+GAP: Final = "gap"
+BAD_HEADERS: Final = "bad-headers"
+BAD_CALL: Final = "bad-call"
+UNKNOWN_KIND: Final = "unknown-kind"
+
+_CALL_KINDS: Final = ("request", "reply", "error")
+
+
+def _fault(headers: Column) -> Column:
+    """What is wrong with a row; null where nothing is."""
+    kind, channel, correlation = sf.col("kind"), sf.col("channel"), sf.col("correlation")
+    return (
+        sf.when(kind == "discard", DISCARDED)
+        .when(kind == "gap", GAP)
+        .when(~kind.isin(*KINDS, TICK), UNKNOWN_KIND)
+        .when(sf.col("headers").isNotNull() & headers.isNull(), BAD_HEADERS)
+        .when(
+            kind.isin(*_CALL_KINDS) & (correlation.isNull() | channel.isNull() | ~channel.contains("/")),
+            BAD_CALL,
+        )
+    )
+
+
+def _reason(headers: Column) -> Column:
+    fault = sf.col("fault")
+    return (
+        sf.when(fault == UNKNOWN_KIND, sf.concat(sf.lit("no such kind: "), sf.col("kind")))
+        .when(fault == BAD_HEADERS, "the headers are not a JSON object")
+        .when(fault == BAD_CALL, "a part of a call needs a correlation and a channel <service>/<method>")
+        .otherwise(headers["reason"])
+    )
+
+
+def faults(rows: DataFrame) -> DataFrame:
+    """What was discarded and why, gaps in the journal, and rows that are not as they should be."""
+    headers = sf.from_json("headers", MapType(StringType(), StringType()))
+    return (
+        rows.withColumn("fault", _fault(headers))
+        .filter(sf.col("fault").isNotNull())
+        .select(
+            day_of(sf.col("ts")).alias("day"),
+            protocol().alias("protocol"),
+            "ts",
+            "node",
+            "offset",
+            "fault",
+            headers["rule"].alias("rule"),
+            _reason(headers).alias("reason"),
+            "connection",
+            "client",
+            "channel",
+            "correlation",
+            "headers",
+            sf.col("body").alias("raw"),
+            "size",
+        )
+    )
+
+
+TABLE: Final = Table(
+    "faults",
+    faults,
+    "what was discarded and why, raw bytes kept",
+    schema=SCHEMA,
+    partition_by=("day", "protocol"),
+    watermark="none: a row counts whenever it comes",
+    keys=("node", "offset"),
+)

@@ -1,0 +1,35 @@
+"""Which rows of the journal are what, as conditions on its columns."""
+
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
+
+MESSAGE_KINDS: Final = ("publish", "enqueue", "request", "reply", "error")
+"""Rows that are a message: to a topic, into a queue, or a part of a call."""
+
+TICK: Final = "tick"
+"""Never stored: with it the source says that a node has come to this time though it wrote nothing."""
+
+NO_PROTOCOL: Final = "none"
+"""In the place of a protocol where the hub itself spoke: folders are named after protocols, and need a name."""
+
+
+def is_message() -> Column:
+    """Whether a row is a message."""
+    return sf.col("kind").isin(*MESSAGE_KINDS)
+
+
+def has_flag(flag: int) -> Column:
+    """Whether a bit of the flags is set."""
+    return sf.col("flags").bitwiseAND(flag) != 0
+
+
+def protocol() -> Column:
+    """The row's protocol."""
+    return sf.coalesce(sf.col("protocol"), sf.lit(NO_PROTOCOL))
+
+
+def is_start() -> Column:
+    """Whether the row says that the hub has started: whoever was connected before is not any more."""
+    return (sf.col("kind") == "session") & sf.col("client").isNull() & sf.col("headers").contains('"start"')

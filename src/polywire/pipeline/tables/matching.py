@@ -1,0 +1,136 @@
+"""Requests and what ended them, brought together: the part of ``calls`` that remembers, without Spark.
+
+A call is ended by its last reply or by an error, if that came within ``timeout`` of the request; else it timed out.
+A timeout is told once the node's rows have gone ``lateness`` beyond it, as no row comes later than that.
+
+Everything here is of one node. Rows are a pandas frame with the columns of ``STORED``; times are microseconds.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+REQUEST: Final = 0
+OPENING: Final = 1
+"""A request that others of the same call follow."""
+REPLY: Final = 2
+ERROR: Final = 3
+CLOCK: Final = 4
+"""No part of a call: it says only that the node has come to this time."""
+ANSWERED: Final = 5
+"""Of a call that has ended, but whose requests may go on: so that the next one is not taken for a new call."""
+TIMEOUT: Final = 6
+
+FIRST: Final = ("protocol", "connection", "client", "channel", "size")
+"""What a call has from its request."""
+
+END: Final = {"role": "end_role", "at": "end_at", "size": "end_size", "headers": "end_headers"}
+"""What it has from its end, and how that is called there."""
+
+STORED: Final[Any] = pa.schema(
+    [
+        ("role", pa.int32()),
+        ("correlation", pa.utf8()),
+        ("offset", pa.int64()),
+        ("at", pa.int64()),
+        ("protocol", pa.utf8()),
+        ("connection", pa.int64()),
+        ("client", pa.utf8()),
+        ("channel", pa.utf8()),
+        ("size", pa.int32()),
+        ("headers", pa.utf8()),
+    ]
+)
+"""How rows are kept between two micro-batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is kept of a bucket: rows that wait for their other half, and the latest time of the node."""
+
+    rows: Any
+    clock: int
+
+    def to_bytes(self) -> bytes:
+        """The rows, to be stored."""
+        if not len(self.rows):
+            return b""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, STORED) as writer:
+            writer.write_table(pa.Table.from_pandas(self.rows, STORED, preserve_index=False))
+        return bytes(sink.getvalue())
+
+    @staticmethod
+    def from_bytes(data: bytes, clock: int) -> "Waiting":
+        """The way back."""
+        if not data:
+            return Waiting(nothing().rows, clock)
+        with pa.ipc.open_stream(data) as reader:
+            return Waiting(reader.read_all().to_pandas(), clock)
+
+
+def nothing() -> Waiting:
+    """What a bucket begins with."""
+    return Waiting(STORED.empty_table().to_pandas(), 0)
+
+
+def match(before: Waiting, rows: Any, timeout: int, lateness: int) -> tuple[Any, Waiting]:
+    """The calls these rows bring to an end, and what waits from now on."""
+    clock = max(before.clock, int(rows["at"].max())) if len(rows) else before.clock
+    settled = clock - timeout - lateness
+    parts = rows.loc[rows["role"].to_numpy() != CLOCK, STORED.names]
+    if len(before.rows):
+        parts = pd.concat([before.rows, parts], ignore_index=True)
+    role = parts["role"].to_numpy()
+    answered = parts[role == ANSWERED]
+    asked = parts[role <= OPENING]
+    if len(answered):
+        asked = asked[~asked["correlation"].isin(answered["correlation"])]
+    ends = _earliest(parts[(role == REPLY) | (role == ERROR)])
+    pairs = _earliest(asked).merge(ends[["correlation", *END]].rename(columns=END), on="correlation", how="left")
+    at, end_at = pairs["at"].to_numpy(), pairs["end_at"].to_numpy(dtype=np.float64, na_value=np.nan)
+    came = ~np.isnan(end_at)
+    over = came | (at <= settled)
+    # What ends a call may come before its request; it waits as long as the request could.
+    lone = ends[(ends["at"].to_numpy() > settled) & ~ends["correlation"].isin(parts["correlation"][role <= OPENING])]
+    kept = [
+        asked[asked["correlation"].isin(pairs["correlation"][~over])],
+        lone,
+        answered[answered["at"].to_numpy() > settled],
+        _streaming(pairs[over], clock),
+    ]
+    return _ended(pairs[over], came[over], timeout), Waiting(_together(kept, parts), clock)
+
+
+def _streaming(ended: Any, clock: int) -> Any:
+    """Of calls that have ended, those whose requests may go on."""
+    found = ended[ended["role"].to_numpy() == OPENING]
+    return found.assign(role=np.int32(ANSWERED), at=np.int64(clock))
+
+
+def _together(frames: list[Any], like: Any) -> Any:
+    """The rows of all frames, with the columns that are stored."""
+    some = [frame[STORED.names] for frame in frames if len(frame)]
+    return pd.concat(some, ignore_index=True) if some else like.iloc[:0]
+
+
+def _earliest(rows: Any) -> Any:
+    """The first row of each call, by its place in the journal."""
+    if rows["correlation"].is_unique:
+        return rows
+    return rows.sort_values("offset", kind="stable").drop_duplicates("correlation")
+
+
+def _ended(pairs: Any, came: Any, timeout: int) -> Any:
+    """Calls that are over: the columns of the request, and those of the end where it came in time."""
+    limit = pairs["at"].to_numpy() + timeout
+    in_time = came & (np.where(came, pairs["end_at"], 0) <= limit)
+    calls = pairs[["correlation", "offset", "at", *FIRST]].copy()
+    calls["end_role"] = np.where(in_time, pairs["end_role"], TIMEOUT).astype(np.int32)
+    calls["end_at"] = np.where(in_time, pairs["end_at"], limit).astype(np.int64)
+    calls["end_size"] = np.where(in_time, pairs["end_size"], 0).astype(np.int32)
+    calls["end_headers"] = np.where(in_time, pairs["end_headers"], None)
+    return calls

@@ -1,0 +1,93 @@
+"""The table ``messages``: every message, decoded. A row of the journal gives one row or none."""
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from polywire.journal.kinds import LAST_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG, UNHEARD_FLAG, WILL_FLAG
+from polywire.pipeline.table import Table
+from polywire.pipeline.tables.kinds import has_flag, is_message, protocol
+from polywire.pipeline.tables.moments import day_of
+
+SCHEMA: Final = StructType(
+    [
+        StructField("day", DateType()),
+        StructField("protocol", StringType()),
+        StructField("ts", TimestampType()),
+        StructField("node", StringType()),
+        StructField("offset", LongType()),
+        StructField("kind", StringType()),
+        StructField("connection", LongType()),
+        StructField("client", StringType()),
+        StructField("channel", StringType()),
+        StructField("correlation", StringType()),
+        StructField("content_type", StringType()),
+        StructField("headers", MapType(StringType(), StringType())),
+        StructField("text", StringType()),
+        StructField("body", BinaryType()),
+        StructField("attachments", ArrayType(BinaryType())),
+        StructField("size", IntegerType()),
+        StructField("qos", IntegerType()),
+        StructField("retain", BooleanType()),
+        StructField("will", BooleanType()),
+        StructField("unheard", BooleanType()),
+        StructField("last", BooleanType()),
+    ]
+)
+
+
+def messages(rows: DataFrame) -> DataFrame:
+    """Every message. The body is in ``text`` where it is UTF-8, and in ``body`` where it is not."""
+    text = sf.try_validate_utf8(sf.col("body").cast("string"))
+    return (
+        rows.filter(is_message())
+        .withColumn("text", text)
+        .select(
+            day_of(sf.col("ts")).alias("day"),
+            protocol().alias("protocol"),
+            "ts",
+            "node",
+            "offset",
+            "kind",
+            "connection",
+            "client",
+            "channel",
+            "correlation",
+            "content_type",
+            sf.from_json("headers", MapType(StringType(), StringType())).alias("headers"),
+            "text",
+            sf.when(sf.col("text").isNull(), sf.col("body")).alias("body"),
+            "attachments",
+            "size",
+            sf.shiftright(sf.col("flags").bitwiseAND(QOS_MASK), QOS_SHIFT).alias("qos"),
+            has_flag(RETAIN_FLAG).alias("retain"),
+            has_flag(WILL_FLAG).alias("will"),
+            has_flag(UNHEARD_FLAG).alias("unheard"),
+            has_flag(LAST_FLAG).alias("last"),
+        )
+    )
+
+
+TABLE: Final = Table(
+    "messages",
+    messages,
+    "every message, decoded",
+    schema=SCHEMA,
+    partition_by=("day", "protocol"),
+    watermark="none: a row counts whenever it comes",
+    keys=("node", "offset"),
+)

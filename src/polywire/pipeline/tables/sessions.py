@@ -1,0 +1,126 @@
+"""The table ``sessions``: each connection from connect to disconnect.
+
+A part has, of each connection a micro-batch mentions, what is known of it from there: smallest, largest and sums, so
+that parts can be merged in any order. The hub's starts stand among them: a session without an end that began before
+one is lost.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts
+from polywire.pipeline.tables.kinds import is_message, is_start, protocol
+from polywire.pipeline.tables.moments import MICROSECONDS, day_of, micros
+
+SCHEMA: Final = StructType(
+    [
+        StructField("day", DateType()),
+        StructField("protocol", StringType()),
+        StructField("node", StringType()),
+        StructField("connection", LongType()),
+        StructField("client", StringType()),
+        StructField("user", StringType()),
+        StructField("address", StringType()),
+        StructField("connected", TimestampType()),
+        StructField("ended", TimestampType()),
+        StructField("seconds", DoubleType()),
+        StructField("state", StringType()),
+        StructField("reason", StringType()),
+        StructField("messages", LongType()),
+        StructField("bytes", LongType()),
+    ]
+)
+
+OPEN: Final = "open"
+CLOSED: Final = "closed"
+LOST: Final = "lost"
+
+KEYS: Final = ("node", "connection", "start")
+
+
+def _of(kind: str, value: Column) -> Column:
+    """The value, in rows of this kind only."""
+    return sf.when(sf.col("kind") == kind, value)
+
+
+def _header(name: str) -> Column:
+    return sf.get_json_object("headers", f"$.{name}")
+
+
+def build(rows: DataFrame) -> DataFrame:
+    """What the rows say of each connection, and one row per start of the hub."""
+    concerned = rows.filter((sf.col("connection") > 0) | is_start())
+    start = sf.when(is_start(), sf.col("offset"))
+    return concerned.groupBy(day_of(sf.col("ts")).alias("day"), "node", "connection", start.alias("start")).agg(
+        sf.max(_of("connect", protocol())).alias("protocol"),
+        sf.max(_of("connect", sf.col("client"))).alias("client"),
+        sf.max(_of("connect", _header("user"))).alias("user"),
+        sf.max(_of("connect", _header("address"))).alias("address"),
+        sf.min(_of("connect", sf.col("ts"))).alias("connected"),
+        sf.min(_of("connect", sf.col("offset"))).alias("first"),
+        sf.min(_of("disconnect", sf.col("ts"))).alias("disconnected"),
+        sf.max(_of("disconnect", _header("reason"))).alias("reason"),
+        sf.max("ts").alias("seen"),
+        sf.sum(sf.when(is_message(), 1).otherwise(0)).alias("messages"),
+        sf.sum(sf.when(is_message(), sf.col("size")).otherwise(0)).alias("bytes"),
+    )
+
+
+def merge(parts: DataFrame) -> DataFrame:
+    """One row for each connection and each start."""
+    return parts.groupBy(*KEYS).agg(
+        *[sf.max(name).alias(name) for name in ("protocol", "client", "user", "address")],
+        *[sf.min(name).alias(name) for name in ("connected", "first", "disconnected")],
+        sf.max("reason").alias("reason"),
+        sf.max("seen").alias("seen"),
+        sf.sum("messages").alias("messages"),
+        sf.sum("bytes").alias("bytes"),
+        sf.min("day").alias("day"),
+    )
+
+
+def finish(parts: DataFrame) -> DataFrame:
+    """The table itself: of each session whether it is open, closed or lost."""
+    starts = parts.filter(sf.col("start").isNotNull()).groupBy("node").agg(sf.max("start").alias("last_start"))
+    found = parts.filter(sf.col("connected").isNotNull()).join(sf.broadcast(starts), "node", "left")
+    state = (
+        sf.when(sf.col("disconnected").isNotNull(), CLOSED)
+        .when(sf.col("last_start") > sf.col("first"), LOST)
+        .otherwise(OPEN)
+    )
+    # Nobody saw a lost session end: its last row is what is known.
+    ended = sf.when(sf.col("state") == CLOSED, sf.col("disconnected")).when(sf.col("state") == LOST, sf.col("seen"))
+    seconds = (micros(sf.col("ended")) - micros(sf.col("connected"))) / sf.lit(float(MICROSECONDS))
+    return (
+        found.withColumn("day", day_of(sf.col("connected")))
+        .withColumn("state", state)
+        .withColumn("ended", ended)
+        .withColumn("seconds", seconds)
+        .select(*SCHEMA.names)
+    )
+
+
+PARTS: Final = Parts(build, merge, finish)
+
+TABLE: Final = Table(
+    "sessions",
+    of_parts(PARTS),
+    "connect to disconnect: duration, messages, bytes, reason",
+    schema=SCHEMA,
+    partition_by=("day", "protocol"),
+    columns=LIGHT_COLUMNS,
+    watermark="none: a row counts whenever it comes",
+    parts=PARTS,
+    keys=("node", "connection"),
+)

@@ -1,0 +1,80 @@
+"""The table ``traffic``: per minute, protocol and channel how many messages, how many octets, how many publishers.
+
+Its parts have one row more per publisher, so that publishers can be told apart across micro-batches.
+"""
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType, TimestampType
+
+from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts
+from polywire.pipeline.tables.kinds import is_message, protocol
+from polywire.pipeline.tables.moments import day_of, minute_of
+
+SCHEMA: Final = StructType(
+    [
+        StructField("day", DateType()),
+        StructField("protocol", StringType()),
+        StructField("minute", TimestampType()),
+        StructField("channel", StringType()),
+        StructField("messages", LongType()),
+        StructField("bytes", LongType()),
+        StructField("publishers", LongType()),
+    ]
+)
+
+KEYS: Final = ("day", "minute", "protocol", "channel")
+
+
+def build(rows: DataFrame) -> DataFrame:
+    """What each publisher sent to each channel in each minute."""
+    nameless = sf.concat("node", sf.lit("#"), sf.col("connection").cast("string"))
+    publisher = sf.coalesce("client", nameless)
+    counted = (
+        rows.filter(is_message())
+        .groupBy(
+            minute_of(sf.col("ts")).alias("minute"),
+            protocol().alias("protocol"),
+            "channel",
+            publisher.alias("publisher"),
+        )
+        .agg(sf.count("*").alias("messages"), sf.sum("size").alias("bytes"))
+    )
+    return counted.select(
+        day_of(sf.col("minute")).alias("day"), "minute", "protocol", "channel", "publisher", "messages", "bytes"
+    )
+
+
+def merge(parts: DataFrame) -> DataFrame:
+    """One row for each publisher, channel and minute."""
+    return parts.groupBy(*KEYS, "publisher").agg(sf.sum("messages").alias("messages"), sf.sum("bytes").alias("bytes"))
+
+
+def finish(parts: DataFrame) -> DataFrame:
+    """The table itself: publishers are counted."""
+    return (
+        parts.groupBy(*KEYS)
+        .agg(
+            sf.sum("messages").alias("messages"),
+            sf.sum("bytes").alias("bytes"),
+            sf.count("publisher").alias("publishers"),
+        )
+        .select(*SCHEMA.names)
+    )
+
+
+PARTS: Final = Parts(build, merge, finish, daily=True)
+
+TABLE: Final = Table(
+    "traffic",
+    of_parts(PARTS),
+    "per minute, protocol and channel: messages, bytes, distinct publishers",
+    schema=SCHEMA,
+    partition_by=("day", "protocol"),
+    columns=LIGHT_COLUMNS,
+    watermark="none: a row counts whenever it comes",
+    parts=PARTS,
+    keys=KEYS,
+)

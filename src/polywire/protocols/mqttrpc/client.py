@@ -1,0 +1,291 @@
+"""RPC over MQTT for callers: a stub made of an ordinary protoc-generated service, over any MQTT 3.1.1 broker.
+
+    greeter = greeter_pb2.DESCRIPTOR.services_by_name["Greeter"]
+    async with mqttrpc.client.connect("mqtt://127.0.0.1:1883", greeter) as stub:
+        reply = await stub.SayHello(greeter_pb2.HelloRequest(name="Anna"), timeout=5)
+
+A method that streams its answers is iterated (``async for``), one that streams its requests gets an async iterable.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from typing import Any, Final, cast
+
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from polywire.client.errors import ClientError, Timeout
+from polywire.client.opening import Opening
+from polywire.protocols.mqtt import client as mqtt
+from polywire.protocols.mqttrpc.descriptors import Method, Service, read_service
+from polywire.protocols.mqttrpc.errors import RemoteProtocolError, RpcError, retry_at
+from polywire.protocols.mqttrpc.frames import Decoder, Request, Response, encode
+from polywire.protocols.mqttrpc.streams import MAX_CALLS, ClientCalls, CorrelationIds, Outcome
+from polywire.protocols.mqttrpc.timeouts import DEFAULT_TIMEOUT, from_seconds
+from polywire.protocols.mqttrpc.topics import request_topic, response_topic, service_topic
+
+QOS: Final = 1  # MQTTRPC-72
+SECONDS: Final = DEFAULT_TIMEOUT / 1000
+MOST_WAITING: Final = 10_000
+"""Answers of one stream that may wait to be taken; with more of them its call ends."""
+
+SHARED: Final = "shared"
+PER_CLIENT: Final = "per-client"
+
+log = logging.getLogger("polywire.mqttrpc")
+
+
+class Caller:
+    """Calls on one service's topic, by names and octets; ``Stub`` puts types around it."""
+
+    def __init__(self, client: mqtt.Client, name: str, *, topics: str, qos: int, max_calls: int) -> None:
+        self._client = client
+        self._qos = qos
+        per_client = topics == PER_CLIENT
+        self._requests = request_topic(client.client_id, name) if per_client else service_topic(name)
+        self._responses = response_topic(client.client_id, name) if per_client else self._requests
+        self._ids = CorrelationIds()
+        self._calls = ClientCalls(max_calls=max_calls)
+        self._waiting: dict[int, asyncio.Queue[Response | Exception]] = {}
+        self._reader: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen for answers."""
+        listening = await self._client.subscribe(self._responses, qos=self._qos)
+        self._reader = asyncio.create_task(self._read(listening), name="mqttrpc-answers")
+
+    async def close(self) -> None:
+        """Wait for no answer any more, and disconnect."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reader
+        await self._client.close()
+
+    async def call(
+        self, method: Method, requests: AsyncIterable[bytes] | bytes, seconds: float
+    ) -> AsyncIterator[Response]:
+        """The Responses of a call, as they come; those with error data are raised."""
+        loop = asyncio.get_running_loop()
+        number = self._ids.new(self._calls)
+        timeout, unit = from_seconds(seconds)
+        streams = method.shape.streams_requests
+        first = Request(number, method.name, b"" if streams else cast("bytes", requests), not streams, timeout, unit)
+        sender: asyncio.Task[None] | None = None
+        answers: asyncio.Queue[Response | Exception] = asyncio.Queue()
+        self._waiting[number] = answers
+        due = loop.time() + seconds
+        try:
+            if streams:
+                sender = asyncio.create_task(
+                    self._send_stream(first, method, cast("AsyncIterable[bytes]", requests), answers)
+                )
+            else:
+                self._calls.start(first, method.shape, loop.time())
+                self._publish(first, answers)
+            while True:
+                try:
+                    async with asyncio.timeout_at(due):
+                        answer = await answers.get()
+                except TimeoutError:
+                    raise Timeout(f"the call of {method.name}", seconds, sent=True) from None  # MQTTRPC-58
+                if isinstance(answer, Exception):
+                    raise answer
+                if answer.error_data is not None:
+                    raise answer.error_data.error()
+                last = answer.eos or not method.shape.streams_responses
+                if not (last and answer.empty and method.shape.streams_responses):
+                    yield answer
+                if last:
+                    return
+        finally:
+            if sender is not None:
+                sender.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await sender
+            self._calls.end(number)
+            del self._waiting[number]
+
+    async def _send_stream(
+        self,
+        first: Request,
+        method: Method,
+        requests: AsyncIterable[bytes],
+        answers: "asyncio.Queue[Response | Exception]",
+    ) -> None:
+        """The Requests of a call, as they come; the last one is empty and only ends the stream (MQTTRPC-53)."""
+        number = first.correlation_id
+        started = False
+        try:
+            async for value in requests:
+                if not started:
+                    request = Request(number, method.name, value, False, first.timeout, first.timeout_unit)
+                    self._calls.start(request, method.shape, asyncio.get_running_loop().time())
+                    started = True
+                else:
+                    request = Request(number, method.name, value)
+                    self._calls.send(request)
+                await self._publish(request, answers)
+            if started:
+                end = Request(number, eos=True)
+                self._calls.send(end)
+            else:  # MQTTRPC-95: a stream of nothing
+                end = Request(number, method.name, b"", True, first.timeout, first.timeout_unit)
+                self._calls.start(end, method.shape, asyncio.get_running_loop().time())
+            await self._publish(end, answers)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the answer is told
+            answers.put_nowait(error)
+
+    def _publish(self, request: Request, answers: "asyncio.Queue[Response | Exception]") -> "asyncio.Future[Any]":
+        receipt = asyncio.ensure_future(_awaited(self._client.publish(self._requests, encode(request), qos=self._qos)))
+
+        def ended(future: "asyncio.Future[Any]") -> None:
+            error = None if future.cancelled() else future.exception()
+            if isinstance(error, Exception):
+                answers.put_nowait(error)
+
+        receipt.add_done_callback(ended)
+        return receipt
+
+    async def _read(self, listening: Any) -> None:
+        decoder = Decoder()
+        try:
+            async with listening:
+                async for message in listening:
+                    try:
+                        (frame,) = decoder.feed(message.payload)
+                    except RemoteProtocolError as error:
+                        log.debug("what came on %s is no answer: %s", self._responses, error)
+                        continue
+                    step = self._calls.receive(frame, asyncio.get_running_loop().time())
+                    if step.outcome is Outcome.TAKEN and step.call is not None and isinstance(frame, Response):
+                        self._answered(step.call.correlation_id, frame)
+        except ClientError as error:
+            for answers in self._waiting.values():
+                answers.put_nowait(error)
+
+    def _answered(self, number: int, frame: Response) -> None:
+        answers = self._waiting.get(number)
+        if answers is None:
+            return
+        if answers.qsize() >= MOST_WAITING:
+            self._calls.end(number)
+            answers.put_nowait(RpcError(413, "overrun", "More answers wait than can be kept; take them faster."))
+        else:
+            answers.put_nowait(frame)
+
+
+class Stub:
+    """The methods of a service, as attributes. ``timeout`` is in seconds, for a whole call."""
+
+    def __init__(self, caller: Caller, service: Service, timeout: float) -> None:
+        self._caller = caller
+        self._timeout = timeout
+        self.service: Final = service
+        for method in service.methods.values():
+            setattr(self, method.name, self._method(method))
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._caller.close()
+
+    def __getattr__(self, name: str) -> Any:
+        # Only names that are not there come here: types of stubs are made at run time.
+        raise AttributeError(f"{self.service.full_name} has no method {name}; it has {', '.join(self.service.methods)}")
+
+    def _method(self, method: Method) -> Callable[..., Any]:
+        streams_responses = method.shape.streams_responses
+
+        async def one(request: Any, *, timeout: float | None = None, retries: int = 0) -> Message:  # noqa: ASYNC109
+            """One answer. A call that failed and may be tried again is, up to ``retries`` times, when it may."""
+            loop = asyncio.get_running_loop()
+            while True:
+                try:
+                    async for response in self._responses(method, request, timeout):
+                        return response
+                except RpcError as error:
+                    again = retry_at(loop.time(), error.retry_after, asked=retries > 0)
+                    if again is None:
+                        raise
+                    retries -= 1
+                    await asyncio.sleep(again - loop.time())
+                else:
+                    raise RpcError(502, "no-answer", "The service ended the call without an answer.")
+
+        def many(request: Any, *, timeout: float | None = None) -> AsyncIterator[Message]:
+            """The answers as they come."""
+            return self._responses(method, request, timeout)
+
+        call = many if streams_responses else one
+        call.__name__ = method.name
+        return call
+
+    async def _responses(self, method: Method, request: Any, seconds: float | None) -> AsyncIterator[Message]:
+        given = _written(method, request)
+        call = self._caller.call(method, given, self._timeout if seconds is None else seconds)
+        async with contextlib.aclosing(call) as answers:  # type: ignore[type-var]
+            async for answer in answers:
+                message = method.response()
+                try:
+                    message.ParseFromString(answer.value)
+                except DecodeError as error:
+                    raise RpcError(502, "bad-response", f"The answer is no {method.response.__name__}.") from error
+                yield message
+
+
+def connect(
+    url: str | None,
+    service: ServiceDescriptor | Service,
+    *,
+    name: str | None = None,
+    topics: str = SHARED,
+    timeout: float = SECONDS,
+    qos: int = QOS,
+    max_calls: int = MAX_CALLS,
+    **options: Any,
+) -> Opening[Stub]:
+    """A stub for the service behind the broker at ``url``: ``async with`` it, or await it and close it yourself.
+
+    ``name`` is what its topic is called, by default as the service. ``topics="per-client"`` uses two topics for each
+    client instead of a shared one. ``options`` are those of ``mqtt.connect``.
+    """
+    if topics not in {SHARED, PER_CLIENT}:
+        raise ValueError(f"topics is {topics!r}, and must be {SHARED!r} or {PER_CLIENT!r}")
+    known = service if isinstance(service, Service) else read_service(service)
+
+    async def opened() -> Stub:
+        client = await mqtt.connect(url, **options)
+        caller = Caller(client, name or known.name, topics=topics, qos=qos, max_calls=max_calls)
+        try:
+            await caller.start()
+        except BaseException:
+            await client.close()
+            raise
+        return Stub(caller, known, timeout)
+
+    return Opening(opened)
+
+
+async def _awaited(receipt: Any) -> Any:
+    return await receipt
+
+
+def _written(method: Method, request: Any) -> AsyncIterable[bytes] | bytes:
+    """What is to be sent, serialized; a message of another type is refused before anything is."""
+
+    def serialized(message: Any) -> bytes:
+        if not isinstance(message, method.request):
+            raise TypeError(f"{method.name} takes {method.request.__name__}, not {type(message).__name__}")
+        return message.SerializeToString()
+
+    if not method.shape.streams_requests:
+        return serialized(request)
+
+    async def each() -> AsyncIterator[bytes]:
+        async for message in request:
+            yield serialized(message)
+
+    return each()

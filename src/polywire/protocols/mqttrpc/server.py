@@ -1,0 +1,292 @@
+"""RPC over MQTT for services: an object with the methods of an ordinary protoc-generated service, at any broker.
+
+    class Greeter:
+        async def SayHello(self, request):
+            return greeter_pb2.HelloReply(message=f"hello, {request.name}")
+
+    greeter = greeter_pb2.DESCRIPTOR.services_by_name["Greeter"]
+    async with mqttrpc.server.serve("mqtt://127.0.0.1:1883", greeter, Greeter()):
+        await asyncio.Future()
+
+A method that streams its answers is an async generator; one whose requests are a stream gets an async iterator.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from polywire.client.opening import Opening
+from polywire.protocols.mqtt import client as mqtt
+from polywire.protocols.mqttrpc.client import PER_CLIENT, QOS, SHARED
+from polywire.protocols.mqttrpc.descriptors import Method, Service, read_service
+from polywire.protocols.mqttrpc.errors import (
+    BAD_REQUEST,
+    DRAINING,
+    HANDLER_FAILED,
+    STREAM_IDLE,
+    TIMEOUT,
+    Failure,
+    LocalProtocolError,
+    RemoteProtocolError,
+    RpcError,
+)
+from polywire.protocols.mqttrpc.frames import Decoder, ErrorData, Request, Response, encode, failed
+from polywire.protocols.mqttrpc.streams import MAX_CALLS, Call, Outcome, ServerCalls
+from polywire.protocols.mqttrpc.timeouts import DEFAULT_TIMEOUT
+from polywire.protocols.mqttrpc.topics import answer_topic, request_filter, service_topic
+
+IDLE_SECONDS: Final = 60.0
+TICK: Final = 0.1
+"""Seconds between two looks at deadlines."""
+
+CLOSE_SECONDS: Final = 2.0
+"""How long calls under way may take when the service ends."""
+
+MOST_WAITING: Final = 10_000
+"""Requests of one stream that may wait for their handler."""
+
+log = logging.getLogger("polywire.mqttrpc")
+
+
+class _Work:
+    """A call and the handler that works on it."""
+
+    def __init__(self, call: Call, method: Method, topic: str) -> None:
+        self.call: Final = call
+        self.method: Final = method
+        self.topic: Final = topic
+        self.requests: Final[asyncio.Queue[bytes | None]] = asyncio.Queue()
+        self.task: asyncio.Task[None] | None = None
+
+    async def messages(self) -> AsyncIterator[Message]:
+        """The requests, as they come."""
+        while (value := await self.requests.get()) is not None:
+            yield read_message(self.method, value)
+
+
+class Server:
+    """A service at a broker. Made by ``serve``, which says what the arguments are."""
+
+    def __init__(
+        self,
+        client: mqtt.Client,
+        service: Service,
+        handler: object,
+        *,
+        name: str,
+        topics: str,
+        qos: int,
+        max_calls: int,
+        idle_time: float,
+    ) -> None:
+        self.service: Final = service
+        self._client = client
+        self._handlers = {name: getattr(handler, name) for name in service.methods}
+        self._topic = request_filter(name) if topics == PER_CLIENT else service_topic(name)
+        self._qos = qos
+        self._idle = int(idle_time * 1000)
+        self._calls = ServerCalls(max_calls=max_calls, default_timeout=DEFAULT_TIMEOUT)
+        self._work: dict[int, _Work] = {}
+        self._closing = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Take calls from now on."""
+        listening = await self._client.subscribe(self._topic, qos=self._qos)
+        self._tasks = [
+            asyncio.create_task(self._read(listening), name="mqttrpc-requests"),
+            asyncio.create_task(self._watch(), name="mqttrpc-deadlines"),
+        ]
+
+    async def close(self) -> None:
+        """Refuse new calls, give those under way a moment, and disconnect."""
+        self._closing = True
+        under_way = [work.task for work in self._work.values() if work.task is not None]
+        if under_way:
+            await asyncio.wait(under_way, timeout=CLOSE_SECONDS)
+        for work in list(self._work.values()):
+            self._fail(work.call, DRAINING, work.topic)
+        for task in [*self._tasks, *under_way]:
+            task.cancel()
+        for task in [*self._tasks, *under_way]:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self._client.close()
+
+    async def _read(self, listening: Any) -> None:
+        decoder = Decoder()
+        async with listening:
+            async for message in listening:
+                topic = answer_topic(message.topic)
+                if topic is None:
+                    continue
+                try:
+                    (frame,) = decoder.feed(message.payload)
+                except RemoteProtocolError as error:
+                    if isinstance(error.reply, Response):
+                        self._publish(topic, error.reply)
+                    continue
+                if isinstance(frame, Request):
+                    self._requested(frame, topic)
+
+    def _requested(self, frame: Request, topic: str) -> None:
+        if self._closing and frame.correlation_id not in self._calls:
+            self._publish(topic, failed(frame.correlation_id, DRAINING))
+            return
+        step = self._calls.receive(frame, self.service.shapes(), asyncio.get_running_loop().time())
+        call = step.call
+        if step.outcome is Outcome.REFUSED and step.failure is not None:
+            if call is None:
+                self._publish(topic, failed(frame.correlation_id, step.failure))
+            else:
+                self._fail(call, step.failure, topic)
+        elif step.outcome is Outcome.TAKEN and call is not None:
+            if step.started:
+                work = _Work(call, self.service.methods[call.method], topic)
+                self._work[call.correlation_id] = work
+                work.task = asyncio.create_task(self._run(work), name=f"mqttrpc-{call.method}")
+            work = self._work[call.correlation_id]
+            if step.item:
+                work.requests.put_nowait(frame.value)
+            if step.last:
+                work.requests.put_nowait(None)
+            if work.requests.qsize() > MOST_WAITING:
+                self._fail(call, BAD_REQUEST, topic)
+
+    async def _run(self, work: _Work) -> None:
+        """Let the handler work, and answer with what it gives."""
+        number = work.call.correlation_id
+        try:
+            await self._answer(work)
+        except RpcError as error:
+            data = ErrorData(error.code, error.tag, error.user_message, error.retry_after)
+            self._end(work, Response(number, error_data=data, eos=True))
+        except Exception:
+            # MQTTRPC-66: the caller is told no internals; who runs the service is.
+            log.exception("%s.%s failed", self.service.full_name, work.method.name)
+            self._end(work, failed(number, HANDLER_FAILED))
+
+    async def _answer(self, work: _Work) -> None:
+        number, method = work.call.correlation_id, work.method
+        handler = self._handlers[method.name]
+        requests = work.messages()
+        given: Any = requests
+        if not method.shape.streams_requests:
+            given = await anext(requests)
+        if not method.shape.streams_responses:
+            answer = handler(given)
+            message = await answer if inspect.isawaitable(answer) else answer
+            self._end(work, Response(number, value=message.SerializeToString(), eos=True))
+            return
+        async for message in handler(given):
+            self._calls.answer(response := Response(number, value=message.SerializeToString()))
+            await self._publish(work.topic, response)
+        self._end(work, Response(number, eos=True))
+
+    def _end(self, work: _Work, response: Response) -> None:
+        """The last answer to a call, unless it has one."""
+        self._work.pop(work.call.correlation_id, None)
+        with contextlib.suppress(LocalProtocolError):
+            self._calls.answer(response)
+            self._publish(work.topic, response)
+
+    def _fail(self, call: Call, failure: Failure, topic: str) -> None:
+        """End a call from outside its handler."""
+        work = self._work.pop(call.correlation_id, None)
+        if work is not None and work.task is not None:
+            work.task.cancel()
+        response = failed(call.correlation_id, failure)
+        with contextlib.suppress(LocalProtocolError):
+            self._calls.answer(response)
+            self._publish(topic, response)
+
+    def _publish(self, topic: str, response: Response) -> Any:
+        receipt = asyncio.ensure_future(_sent(self._client, topic, encode(response), self._qos))
+        receipt.add_done_callback(_forgotten)
+        return receipt
+
+    async def _watch(self) -> None:
+        """MQTTRPC-57: end what takes too long."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK)
+            for calls, failure in (
+                (self._calls.overdue(loop.time()), TIMEOUT),
+                (self._calls.idle(loop.time(), self._idle), STREAM_IDLE),
+            ):
+                for call in calls:
+                    work = self._work.get(call.correlation_id)
+                    if work is not None:
+                        self._fail(call, failure, work.topic)
+
+
+def serve(
+    url: str | None,
+    service: ServiceDescriptor | Service,
+    handler: object,
+    *,
+    name: str | None = None,
+    topics: str = SHARED,
+    qos: int = QOS,
+    max_calls: int = MAX_CALLS,
+    idle_time: float = IDLE_SECONDS,
+    **options: Any,
+) -> Opening[Server]:
+    """Offer a service at the broker at ``url``: ``async with`` it, or await it and close it yourself.
+
+    ``handler`` has a method for each of the service's, by its name. An ``RpcError`` it raises is the caller's; anything
+    else becomes 500 and is logged. ``name``, ``topics`` and ``options`` are as with ``client.connect``.
+    """
+    if topics not in {SHARED, PER_CLIENT}:
+        raise ValueError(f"topics is {topics!r}, and must be {SHARED!r} or {PER_CLIENT!r}")
+    known = service if isinstance(service, Service) else read_service(service)
+    missing = [method for method in known.methods if not callable(getattr(handler, method, None))]
+    if missing:
+        raise TypeError(f"{type(handler).__name__} lacks methods of {known.full_name}: {', '.join(missing)}")
+
+    async def opened() -> Server:
+        client = await mqtt.connect(url, **options)
+        server = Server(
+            client,
+            known,
+            handler,
+            name=name or known.name,
+            topics=topics,
+            qos=qos,
+            max_calls=max_calls,
+            idle_time=idle_time,
+        )
+        try:
+            await server.start()
+        except BaseException:
+            await client.close()
+            raise
+        return server
+
+    return Opening(opened)
+
+
+def read_message(method: Method, value: bytes) -> Message:
+    """A request as its type; ``RpcError`` 400 where it is not one."""
+    message = method.request()
+    try:
+        message.ParseFromString(value)
+    except DecodeError as error:
+        raise RpcError(BAD_REQUEST.code, BAD_REQUEST.tag, f"The request is no {method.request.__name__}.") from error
+    return message
+
+
+async def _sent(client: mqtt.Client, topic: str, payload: bytes, qos: int) -> None:
+    await client.publish(topic, payload, qos=qos)
+
+
+def _forgotten(future: "asyncio.Future[None]") -> None:
+    """An answer that could not be published: its caller's deadline tells it."""
+    if not future.cancelled() and future.exception() is not None:
+        log.debug("an answer was not published: %s", future.exception())

@@ -1,0 +1,56 @@
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pyspark
+import pytest
+
+from tests.pipeline.cluster import cluster
+from tests.pipeline.traffic import messages, write_journal
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("spark")]
+
+SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+SCRIPT = Path(__file__).parents[2] / "examples" / "spark_submit.py"
+SMALL = ["spark.executor.memory=512m", "spark.sql.shuffle.partitions=2", "spark.driver.host=127.0.0.1"]
+
+
+def rows_of(lake: Path, table: str) -> int:
+    return int(ds.dataset(lake / table, partitioning="hive", exclude_invalid_files=True).count_rows())
+
+
+def run(command: Sequence[str | Path]) -> None:
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(  # noqa: S603 - our own command
+        command, capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_same_job_runs_on_a_cluster_with_two_workers(tmp_path: Path) -> None:
+    """By ``--master`` and by ``spark-submit``, the second run going on where the first one stopped."""
+    journal, lake = tmp_path / "journal", tmp_path / "lake"
+    arguments = ["run", "--once", "--journal", str(journal), "--lake", str(lake), "--tables", "messages"]
+    settings = [text for setting in SMALL for text in ("--conf", setting)]
+    with cluster(2, tmp_path) as master:
+        write_journal(journal, messages(60_000), batch=5_000)
+        direct = [sys.executable, "-m", "polywire", "pipeline", *arguments, "--master", master, "--memory", "1g"]
+        run([*direct, *settings])
+        assert rows_of(lake, "messages") == 60_000
+        assert len({path.parent for path in tmp_path.glob("worker-*/app-*/*/stderr")}) == 2
+        write_journal(journal, messages(40_000), batch=5_000)
+        submitted: list[str | Path] = [
+            SUBMIT,
+            "--master",
+            master,
+            "--driver-memory",
+            "1g",
+            *settings,
+            SCRIPT,
+            *arguments,
+        ]
+        run(submitted)
+    assert rows_of(lake, "messages") == 100_000

@@ -1,0 +1,97 @@
+"""The report of a lake: everything in one page, nothing loaded from elsewhere."""
+
+import re
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from polywire.pipeline.errors import LakeError
+from polywire.pipeline.lake import Lake
+from polywire.pipeline.report import page, write_report
+from polywire.pipeline.report_data import ReportData, gather
+from polywire.pipeline.tables import TABLES
+from tests.pipeline.tables.made_traffic import made
+from tests.pipeline.tables.reference import tables
+from tests.pipeline.tables.rows import frame
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("spark")]
+
+NOTHING = ReportData(
+    times=[datetime(2026, 1, 31)],  # noqa: DTZ001 - of the page
+    minutes=1,
+    totals=dict.fromkeys(("messages", "bytes", "calls", "failed", "faults", "sessions"), 0.0),
+    traffic=[],
+    channels=[],
+    latency=[],
+    methods=[],
+    demand=[],
+    subscribers=[],
+    faults=[],
+    raw=[],
+    sessions=[],
+    protocols=[],
+)
+
+
+class Balance(HTMLParser):
+    """Whether what is opened is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def well_formed(html: str) -> bool:
+    balance = Balance()
+    balance.feed(html)
+    return not balance.open
+
+
+def test_the_page_shows_what_the_tables_hold_and_loads_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    rows = made(21, nodes=("n1",), steps=200)
+    lake = Lake(tmp_path / "lake")
+    at_rest = frame(spark, tmp_path / "rows", rows)
+    called = TABLES["calls"].build(at_rest)
+    for name, table in TABLES.items():
+        lake.write_batch(name, table.rows(called if name in {"latency", "calls"} and table.after else at_rest), 0, "q")
+    data = gather(lake, spark)
+    wanted = tables(rows)
+    assert data.totals == {
+        "messages": len(wanted["messages"]),
+        "bytes": sum(one["size"] for one in wanted["messages"]),
+        "calls": len(wanted["calls"]),
+        "failed": sum(one["outcome"] != "ok" for one in wanted["calls"]),
+        "faults": len(wanted["faults"]),
+        "sessions": len(wanted["sessions"]),
+    }
+    write_report(spark, lake, tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert well_formed(html)
+    assert not re.search(r"(?:src|href)=|url\(|@import|https?://", html)
+    for words in ("Traffic", "Calls", "Demand and waste", "Faults", "Sessions", "plant/**", "billing", "bad topic"):
+        assert words in html
+    assert "Nothing yet" not in html
+
+
+def test_a_page_of_nothing_says_so() -> None:
+    html = page(NOTHING, datetime(2026, 2, 1, tzinfo=UTC))
+    assert well_formed(html)
+    assert html.count("Nothing yet.") == 10
+
+
+def test_an_empty_lake_is_an_error_that_says_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="run 'polywire pipeline run --once' first"):
+        write_report(spark, tmp_path, tmp_path / "report.html")

@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from polywire.pipeline.errors import PipelineError
+from polywire.pipeline.jobs import Job
+from polywire.pipeline.notes import Notes
+from polywire.pipeline.querying import ask
+from polywire.pipeline.running import QueryFailedError, Runner
+from polywire.pipeline.status import Status, read_statuses
+from polywire.pipeline.table import table
+from polywire.pipeline.tables import TABLES
+from tests.pipeline.traffic import messages, write_journal
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("spark")]
+
+
+def merged(parts: DataFrame) -> DataFrame:
+    return parts.groupBy("channel", "day").sum("octets").toDF("channel", "day", "octets")
+
+
+@table(columns=("ts", "channel", "size"), merge=merged)
+def octets(rows: DataFrame) -> DataFrame:
+    """Octets of each channel and day."""
+    days = rows.withColumn("day", rows["ts"].cast("date"))
+    return days.groupBy("channel", "day").sum("size").toDF("channel", "day", "octets")
+
+
+def job(folder: Path, *wanted: str, once: bool = True, **options: str) -> Job:
+    known = {**TABLES, "octets": octets}
+    return Job(
+        str(folder / "journal"), str(folder / "lake"), known, wanted, once=once, trigger="100ms", options=options
+    )
+
+
+def test_tables_of_ours_and_of_others_are_written_once_over_many_runs(spark: SparkSession, tmp_path: Path) -> None:
+    seen: list[list[Status]] = []
+    for number in range(2):
+        write_journal(tmp_path / "journal", [*messages(10), *messages(5, channel=f"c/{number}")])
+        runner = Runner(spark, job(tmp_path, "messages", "octets"))
+        assert runner.start() == ["rows"]
+        runner.follow(seen.append)
+    lake = str(tmp_path / "lake")
+    known = job(tmp_path).tables
+    assert ask(spark, lake, known, "SELECT count(*) AS n FROM messages", 10) == (["n"], [(30,)])
+    found = ask(spark, lake, known, "SELECT channel, octets FROM octets ORDER BY channel", 10)
+    assert found == (["channel", "octets"], [("a/b", 20), ("c/0", 5), ("c/1", 5)])
+    (status,) = read_statuses(Notes(lake))
+    assert (status.state, status.batch, status.place) == ("ended", 1, {"journal": 30})
+    assert status.tables == ("messages", "octets")
+    assert seen[-1][0].rows == 15
+    with pytest.raises(PipelineError, match=r"(?s)nothing.*tables: messages, octets"):
+        ask(spark, lake, known, "SELECT * FROM nothing", 10)
+
+
+def test_a_run_goes_on_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    write_journal(tmp_path / "journal", messages(10))
+    runner = Runner(spark, job(tmp_path, "octets", once=False))
+    runner.start()
+    writes = 1
+
+    def watch(statuses: list[Status]) -> None:
+        nonlocal writes
+        if statuses[0].place == {"journal": 10 * writes}:
+            if writes == 3:
+                runner.stop()
+            else:
+                write_journal(tmp_path / "journal", messages(10))
+                writes += 1
+
+    runner.follow(watch)
+    (status,) = read_statuses(Notes(str(tmp_path / "lake")))
+    assert status.state == "stopped"
+    assert status.place == {"journal": 30}
+
+
+def test_a_query_that_fails_is_told_in_a_line(spark: SparkSession, tmp_path: Path) -> None:
+    write_journal(tmp_path / "journal", messages(300), segment_octets=1)
+    run = Runner(spark, job(tmp_path, "octets"))
+    run.start()
+    run.follow()
+    for name in (tmp_path / "journal").iterdir():
+        name.unlink()
+    write_journal(tmp_path / "journal", messages(3))
+    again = Runner(spark, job(tmp_path, "octets"))
+    again.start()
+    with pytest.raises(QueryFailedError, match="read up to offset 300, but the journal ends at 3"):
+        again.follow()
+    assert read_statuses(Notes(str(tmp_path / "lake")))[0].state == "failed"
+
+
+def test_a_lake_without_tables_says_how_to_get_some(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="pipeline run --once"):
+        ask(spark, str(tmp_path), TABLES, "SELECT 1", 10)
