@@ -84,11 +84,12 @@ bench-clients: setup ## our clients against aiomqtt, nats-py and grpc.aio; how l
 bench-pipeline: setup ## the journal into tables: throughput, delay, what a step without rows costs
 	@$(BIN)/python -m benchmarks.pipeline
 
-demo: ## hub, pipeline and traffic over all five protocols (not there yet)
-	@echo "make demo: the pipeline whose tables it shows is not built yet; 'make run' starts the hub." >&2; exit 1
+demo: setup ## a story over all five protocols, killed hub included, and the Spark tables of what happened
+	@rm -rf build/demo
+	@$(BIN)/polywire demo --folder build/demo
 
-run: setup ## start the hub on loopback until Ctrl-C (the pipeline follows)
-	@$(BIN)/polywire serve
+run: setup ## hub and pipeline on loopback until Ctrl-C, with no traffic of their own; data in the folder data
+	@$(BIN)/polywire demo --run --folder data
 
 clean: ## remove everything the other targets made
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache fuzz/corpus fuzz/crashes

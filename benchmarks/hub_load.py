@@ -118,6 +118,12 @@ def drain(connection: socket.socket) -> None:
 
 def latency(name: str, port: int, count: int) -> tuple[float, float]:
     """p50 and p99, in µs, of one message there and back."""
+    cuts = statistics.quantiles(round_trips(name, port, count), n=100)
+    return cuts[49], cuts[98]
+
+
+def round_trips(name: str, port: int, count: int) -> list[float]:
+    """How long single messages take there and back, in µs; the first tenth of ``count`` is left out."""
     clients = peer(name)
     frame = clients.frame("latency/probe", BODY)
     size = clients.received("latency/probe", BODY)
@@ -131,5 +137,4 @@ def latency(name: str, port: int, count: int) -> tuple[float, float]:
             while got < size:
                 got += subscriber.recv_into(buffer)
             times.append((time.perf_counter() - started) * 1e6)
-    cuts = statistics.quantiles(times[count // 10 :], n=100)
-    return cuts[49], cuts[98]
+    return times[count // 10 :]

@@ -11,6 +11,7 @@ from polywire.cli.bench import bench, bench_epilog
 from polywire.cli.call import call, call_epilog
 from polywire.cli.decode import decode, decode_epilog
 from polywire.cli.demand import demand, demand_epilog
+from polywire.cli.demo import demo, demo_epilog
 from polywire.cli.options import ConfigFile, Insecure, Sets, config_errors_reported, examples
 from polywire.cli.ping import ping, ping_epilog
 from polywire.cli.pub import pub, pub_epilog
@@ -41,6 +42,7 @@ app.command(epilog=demand_epilog)(demand)
 app.command(epilog=ping_epilog)(ping)
 app.command(epilog=bench_epilog)(bench)
 app.command(epilog=decode_epilog)(decode)
+app.command(epilog=demo_epilog)(demo)
 
 
 def _print_version(wanted: bool) -> None:
@@ -52,6 +54,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback(
     epilog=examples(
         "polywire serve",
+        "polywire sub 'home/**'",
+        "polywire pub home/door open",
         "polywire config check polywire.toml",
     )
 )

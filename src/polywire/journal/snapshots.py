@@ -50,6 +50,9 @@ def state_of(folder: Path, *, to_offset: int | None = None) -> State:
     end = journal.end_offset if to_offset is None else to_offset
     if end <= base.offset:
         return base
+    if journal.first_offset > base.offset:
+        words = "the rows from %d to %d are gone, and no snapshot knows of them: what they left behind is lost"
+        log.error(words, base.offset, journal.first_offset)
     batches = list(
         journal.scan(columns=list(KEYS), from_offset=base.offset, to_offset=end, state_only=True, on_corrupt="skip")
     )

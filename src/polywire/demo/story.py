@@ -1,0 +1,143 @@
+"""The story that ``polywire demo`` tells, scene by scene; each scene checks that what it tells is true."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from polywire.demo.greenhouse import TANK, Sensor, irrigation, order_jobs, watch, water, work
+from polywire.demo.hub import DemoError, DemoHub
+
+READINGS = 25
+JOBS = 40
+PIPELINE_SECONDS = 600.0
+
+QUERIES = {
+    "who spoke which protocol": "SELECT protocol, count(*) AS messages, sum(size) AS octets "
+    "FROM messages GROUP BY protocol ORDER BY messages DESC",
+    "the gardener's calls": "SELECT service, method, outcome, count(*) AS calls, "
+    "round(avg(latency_ms), 1) AS ms FROM calls GROUP BY service, method, outcome ORDER BY outcome DESC",
+    "sessions": "SELECT protocol, reason, count(*) AS sessions FROM sessions "
+    "GROUP BY protocol, reason ORDER BY protocol, reason",
+}
+
+
+class Story:
+    """One telling, in a folder of its own. ``say`` prints a line."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None], *, tables: bool = True) -> None:
+        self._folder = folder
+        self._say = say
+        self._tables = tables
+        self._scene = 0
+
+    async def tell(self) -> None:
+        """All of it; ``DemoError`` where a part did not do its part."""
+        hub = DemoHub(self._folder / "journal")
+        try:
+            with self._told("A hub starts: one process, five protocols, one journal"):
+                for key, address in (await hub.start()).items():
+                    self._say(f"   {key:<9} {address}")
+            await self._demand(hub)
+            await self._jobs(hub)
+            await self._calls(hub)
+            with self._told("The hub is told to stop, finishes its work and goes"):
+                await hub.stop()
+        finally:
+            await hub.stop(signal.SIGKILL)
+        if self._tables:
+            await self._spark(hub)
+
+    async def _demand(self, hub: DemoHub) -> None:
+        sensor = Sensor(hub.url("fmqp"))
+        async with _running(sensor.run()):
+            with self._told("A sensor on FMQP measures only while somebody watches"):
+                await asyncio.sleep(0.3)
+                _check(sensor.measured == 0, f"nobody watches, and the sensor measured {sensor.measured} times")
+                self._say("   nobody watches, the sensor sleeps: 0 measurements")
+                shown = await watch(hub.url("umq"), READINGS)
+                await asyncio.wait_for(sensor.asleep.wait(), 20)
+                _check(len(shown) == READINGS, f"the browser saw {len(shown)} readings, not {READINGS}")
+                self._say(f"   a browser on UMQ looks: {len(shown)} readings, {min(shown):.1f} to {max(shown):.1f} °C")
+                self._say(f"   it looks away, the sensor sleeps again, after {sensor.measured} measurements")
+
+    async def _jobs(self, hub: DemoHub) -> None:
+        with self._told("Jobs from MQTT, a worker on MicroMsg2, and a hub that is killed in between"):
+            await order_jobs(hub.url("mqtt"), JOBS)
+            self._say(f"   {JOBS} jobs are in the queue, each acknowledged when it was on the disk")
+            await hub.stop(signal.SIGKILL)
+            self._say("   kill -9")
+            began = time.monotonic()
+            await hub.start()
+            self._say(f"   the hub is back after {time.monotonic() - began:.1f} s")
+            done = await asyncio.wait_for(work(hub.url("micromsg"), JOBS), 60)
+            _check(done == list(range(JOBS)), f"the worker did the jobs {done}")
+            self._say(f"   the worker did all {len(done)} jobs, each once, in order")
+
+    async def _calls(self, hub: DemoHub) -> None:
+        with self._told("An irrigation service on MQTT-RPC, called by a gardener on sABC"):
+            async with irrigation(hub.url("mqtt")) as service:
+                good, refused = await water(hub.url("sabc"), [30, 50, 40, 20], lambda line: self._say(f"   {line}"))
+            _check((good, refused, service.left) == (3, 1, TANK - 100), f"{good} calls went well, {refused} did not")
+
+    async def _spark(self, hub: DemoHub) -> None:
+        lake, report = self._folder / "lake", self._folder / "report.html"
+        with self._told("What happened, as Spark tables (the first time takes a moment)"):
+            await self._pipeline("run", "--once", "--journal", str(hub.journal), "--lake", str(lake), shown=False)
+            for title, sql in QUERIES.items():
+                self._say(f"   {title}")
+                self._say(_indented(await self._pipeline("query", sql, "--lake", str(lake))))
+            await self._pipeline("report", "--lake", str(lake), "--out", str(report), shown=False)
+            _check(report.stat().st_size > 1000, "the report is empty")
+            self._say(f"   a page with charts: {report}")
+
+    async def _pipeline(self, *words: str, shown: bool = True) -> str:
+        command = [sys.executable, "-m", "polywire", "pipeline", *words]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            out, errors = await asyncio.wait_for(process.communicate(), PIPELINE_SECONDS)
+        except BaseException:
+            process.kill()
+            await process.wait()
+            raise
+        _check(process.returncode == 0, f"polywire pipeline {words[0]} failed:\n{errors.decode(errors='replace')}")
+        text = out.decode(errors="replace")
+        _check(not shown or bool(text.strip()), f"polywire pipeline {words[0]} printed nothing")
+        return text
+
+    @contextlib.contextmanager
+    def _told(self, title: str) -> Any:
+        self._scene += 1
+        self._say(f"\n{self._scene}. {title}")
+        began = time.monotonic()
+        try:
+            yield
+        except (TimeoutError, ConnectionError) as error:
+            raise DemoError(f"scene {self._scene} ({title}) took too long: {error}") from error
+        self._say(f"   ✓ {time.monotonic() - began:.1f} s")
+
+
+@contextlib.asynccontextmanager
+async def _running(part: Awaitable[None]) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(part)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def _check(true: bool, otherwise: str) -> None:
+    if not true:
+        raise DemoError(otherwise)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"     {line}" for line in text.rstrip().splitlines())

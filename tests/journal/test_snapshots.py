@@ -1,0 +1,231 @@
+"""The hub's state out of a folder: the same with snapshots and without, whatever has become of some of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polywire.journal.batches import BatchMaker
+from polywire.journal.housekeeping import delete_segment, remove_old_states
+from polywire.journal.log import Log
+from polywire.journal.snapshots import State, newest, save, state_of
+from tests.journal.recording import MQTT, Recording
+
+
+class Folder:
+    """A journal that is written row by row, in segments as a test wants them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.log = Log(path, node="here")
+        self.rec = Recording()
+        self.recorder = self.rec.recorder
+        self._maker = BatchMaker("here")
+
+    def write(self) -> None:
+        """Make safe what was recorded."""
+        for columns in self.recorder.take():
+            self.log.append(self._maker.make(columns), state=columns.state)
+
+    def roll(self) -> int:
+        """Begin another segment; its first offset."""
+        self.write()
+        self.log.roll()
+        return self.log.next_offset
+
+    def state(self) -> State:
+        """As a start would find it."""
+        self.write()
+        return state_of(self.path, to_offset=self.log.next_offset)
+
+    def left(self) -> list[tuple[str, str | None, bytes]]:
+        """What the state has, in short."""
+        return in_short(self.state())
+
+    def save(self) -> Path:
+        """Leave a snapshot of the state as it is now, in front of a new segment."""
+        return save(self.path, state_of(self.path, to_offset=self.roll()))
+
+
+def in_short(state: State) -> list[tuple[str, str | None, bytes]]:
+    return [(row["kind"], row["channel"] or row["correlation"], row["body"]) for row in state.rows.to_pylist()]
+
+
+def damage(path: Path) -> None:
+    octets = bytearray(path.read_bytes())
+    octets[len(octets) // 2] ^= 1
+    path.write_bytes(octets)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    made = Folder(tmp_path)
+    yield made
+    made.log.close()
+
+
+def work(folder: Folder, step: int) -> None:
+    """Some of everything: retained, queued, taken, due to a session and done with."""
+    recorder = folder.recorder
+    if not step:
+        recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
+        recorder.wished(MQTT, "dev", "t", 2)
+    folder.rec.publish("kept", b"kept %d" % step, retain=True)
+    folder.rec.publish(f"kept/{step}", b"for good", retain=True)
+    first = folder.rec.enqueue("jobs", b"first %d" % step)
+    folder.rec.enqueue("jobs", b"second %d" % step)
+    recorder.dequeued("jobs", first)
+    for number in range(3):
+        message = folder.rec.publish("t", b"due %d %d" % (step, number))
+        delivery = recorder.stored(MQTT, "dev", "t", message, 2, 3 * step + number + 1, retain=False)
+        if number == 0:
+            recorder.finished(MQTT, "dev", delivery)
+        elif number == 1:
+            recorder.received(MQTT, "dev", delivery, 3 * step + 2)
+    recorder.held(MQTT, "dev", step)
+
+
+def same(one: Any, other: Any) -> bool:
+    return bool(one.combine_chunks().equals(other.combine_chunks()))
+
+
+def test_an_empty_journal_has_no_state(folder: Folder) -> None:
+    assert state_of(folder.path).rows.num_rows == 0
+    assert newest(folder.path).offset == 0
+
+
+def test_a_state_is_the_same_with_and_without_snapshots_over_several_segments(folder: Folder) -> None:
+    paths = []
+    for step in range(5):
+        work(folder, step)
+        if step % 2:
+            paths.append(folder.save())
+        else:
+            folder.roll()
+    with_them = folder.state()
+    assert with_them.offset == folder.log.next_offset
+    for path in paths:
+        path.unlink()
+    without = folder.state()
+    assert same(with_them.rows, without.rows)
+    assert with_them.folded < without.folded
+    assert with_them.rows.num_rows > 20
+
+
+def test_a_snapshot_at_the_journal_s_end_is_the_state(folder: Folder) -> None:
+    work(folder, 0)
+    before = folder.state()
+    folder.save()
+    after = folder.state()
+    assert after.folded == 0
+    assert same(before.rows, after.rows)
+
+
+def test_the_state_before_an_offset_knows_nothing_behind_it(folder: Folder) -> None:
+    folder.rec.publish("a", b"1", retain=True)
+    middle = folder.roll()
+    folder.rec.publish("a", b"2", retain=True)
+    folder.save()
+    assert in_short(state_of(folder.path, to_offset=middle)) == [("publish", "a", b"1")]
+    assert in_short(state_of(folder.path)) == [("publish", "a", b"2")]
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "empty"])
+def test_a_damaged_snapshot_is_told_and_the_one_before_it_is_used(
+    folder: Folder, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    work(folder, 0)
+    older = folder.save()
+    work(folder, 1)
+    newer = folder.save()
+    work(folder, 2)
+    expected = folder.state()
+    if how == "flipped":
+        damage(newer)
+    else:
+        newer.write_bytes(newer.read_bytes()[:100] if how == "cut" else b"")
+    assert newest(folder.path).offset == int(older.stem)
+    assert same(folder.state().rows, expected.rows)
+    assert f"the snapshot {newer} can't be used" in caplog.text
+
+
+def test_without_any_snapshot_that_is_whole_the_journal_is_read_from_its_beginning(folder: Folder) -> None:
+    work(folder, 0)
+    older = folder.save()
+    work(folder, 1)
+    newer = folder.save()
+    expected = folder.state()
+    damage(older)
+    damage(newer)
+    assert same(folder.state().rows, expected.rows)
+
+
+def test_what_can_t_be_known_any_more_is_told(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
+    work(folder, 0)
+    path = folder.save()
+    delete_segment(folder.path, 0)
+    work(folder, 1)
+    folder.state()
+    assert "are gone" not in caplog.text
+    damage(path)
+    folder.state()
+    assert f"the rows from 0 to {int(path.stem)} are gone, and no snapshot knows of them" in caplog.text
+
+
+def test_of_three_snapshots_the_two_newest_stay(folder: Folder) -> None:
+    paths = []
+    for step in range(3):
+        work(folder, step)
+        paths.append(folder.save())
+    remove_old_states(folder.path)
+    assert [path.exists() for path in paths] == [False, True, True]
+
+
+def test_a_snapshot_that_was_not_finished_is_none(folder: Folder) -> None:
+    work(folder, 0)
+    path = folder.save()
+    path.rename(path.with_suffix(".state-unfinished"))
+    assert newest(folder.path).offset == 0
+
+
+def test_what_is_due_stands_in_the_snapshot_with_its_body(folder: Folder) -> None:
+    recorder = folder.recorder
+    recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
+    message = folder.rec.publish("t", b"due")
+    folder.roll()
+    recorder.stored(MQTT, "dev", "t", message, 1, 0, retain=False)
+    folder.save()
+    delete_segment(folder.path, 0)
+    assert ("deliver", "t", b"due") in folder.left()
+
+
+def test_a_delivery_may_stand_for_a_message_before_the_snapshot(folder: Folder) -> None:
+    recorder = folder.recorder
+    recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
+    message = folder.rec.publish("t", b"due")
+    folder.save()
+    recorder.stored(MQTT, "dev", "t", message, 1, 0, retain=False)
+    assert ("deliver", "t", b"due") in folder.left()
+
+
+def test_a_delivery_may_stand_for_a_retained_message_whose_segment_is_gone(folder: Folder) -> None:
+    recorder = folder.recorder
+    message = folder.rec.publish("t", b"retained", retain=True)
+    folder.save()
+    delete_segment(folder.path, 0)
+    recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
+    recorder.stored(MQTT, "dev", "t", message, 1, 0, retain=True)
+    folder.rec.publish("t", b"newer", retain=True)
+    assert folder.left() == [
+        ("session", "ann", b""),
+        ("deliver", "t", b"retained"),
+        ("publish", "t", b"newer"),
+    ]
+
+
+def test_what_was_queued_before_a_snapshot_can_be_acknowledged_behind_it(folder: Folder) -> None:
+    offsets = [folder.rec.enqueue("jobs", b"%d" % number) for number in range(3)]
+    folder.save()
+    folder.recorder.dequeued("jobs", offsets[1])
+    assert [body for _, _, body in folder.left()] == [b"0", b"2"]
