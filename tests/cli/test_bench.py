@@ -35,7 +35,7 @@ def test_calls_go_to_an_echo_of_its_own(hub: HubProcess, protocol: str) -> None:
 
 def test_it_measures_from_one_protocol_to_another(hub: HubProcess) -> None:
     text = good("bench", "-n", "50", "-i", "1", "-u", url(hub, "fmqp"), "--sub-url", url(hub, "umq"))
-    assert text.startswith(f"pubsub {url(hub, 'fmqp')} -> {url(hub, 'umq')}/umq: 1 publishing, 1 subscribed")
+    assert text.startswith(f"pubsub {url(hub, 'fmqp')} -> {url(hub, 'umq')}/umq\n  1 publishing, 1 subscribed")
     assert "0 lost" in text
     assert "p99.9" in text
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.commands import EVERY, good, run, url
 from tests.hub_process import HubProcess, running_hub
+from tests.server.certificates import Authority
 
 
 @pytest.mark.parametrize("protocol", EVERY)
@@ -63,3 +64,11 @@ def test_a_certificate_that_is_not_there_is_told(tmp_path: Path) -> None:
     result = run("ping", "-u", "mqtts://127.0.0.1:1", "--ca", str(tmp_path / "none.pem"))
     assert result.exit_code == 1
     assert f"{tmp_path}/none.pem can't be used" in result.stderr
+
+
+def test_tls_trusts_whom_it_is_told_to(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with running_hub("listen.mqtt=tls://127.0.0.1:0", f"tls.certificate={authority.issue('hub')}") as secure:
+        address = f"mqtts://localhost:{secure.port('mqtt')}"
+        assert good("ping", "-n", "1", "-u", address, "--ca", str(authority.root)).startswith(f"connected to {address}")
+        assert run("ping", "-n", "1", "-u", address).exit_code == 3

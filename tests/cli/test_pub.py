@@ -1,11 +1,14 @@
 """``polywire pub``: what is published, from where, and with which exit code."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import EVERY, fed, good, run, url
+from tests.cli.commands import EVERY, SECONDS, fed, good, run, url
 from tests.hub_process import HubProcess
 
 
@@ -86,3 +89,16 @@ def test_what_can_not_be_is_a_usage_error(hub: HubProcess, words: tuple[str, ...
 def test_a_file_that_is_not_there_is_told(hub: HubProcess, tmp_path: Path) -> None:
     result = run("pub", "a", "-f", str(tmp_path / "none"), "-u", url(hub, "mqtt"))
     assert (result.exit_code, result.stderr) == (1, f"polywire pub: {tmp_path}/none: No such file or directory\n")
+
+
+def test_lines_are_sent_as_they_come_and_ctrl_c_ends_it_while_it_waits(hub: HubProcess) -> None:
+    words = [sys.executable, "-m", "polywire", "pub", "--queue", "pub-live", "--lines", "-u", url(hub, "umq")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # noqa: S603 - ours
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"first\n")
+        process.stdin.flush()
+        assert taken(hub, "pub-live", 1) == ["first"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 130
+        assert process.stderr.read() == b""

@@ -53,7 +53,7 @@ def lines(bench: Bench) -> Iterator[str]:
     """The same for people."""
     load, tally = bench.load, bench.tally
     seconds = tally.seconds or 1e-9
-    yield f"{what(bench)}"
+    yield from what(bench)
     sent = f"{tally.sent} {'calls' if load.kind is What.call else 'messages'} of {load.size} octets"
     yield f"  {sent} in {tally.seconds:.2f} s"
     yield f"  {'rate':<9} {short(tally.sent / seconds)}/s, {short(tally.sent * load.size / seconds, 'B')}/s"
@@ -63,8 +63,8 @@ def lines(bench: Bench) -> Iterator[str]:
         yield f"  {'latency':<9} {latency(bench)}"
 
 
-def what(bench: Bench) -> str:
-    """What is measured, in words."""
+def what(bench: Bench) -> tuple[str, str]:
+    """What is measured, and how, in words."""
     load = bench.load
     places = " -> ".join(dict.fromkeys(bench.addresses)) or "connecting"
     who = {
@@ -73,7 +73,7 @@ def what(bench: Bench) -> str:
         What.call: f"{load.publishers} calling {load.service or 'an echo'}",
     }[load.kind]
     pace = f", {short(load.rate)}/s" if load.rate else ""
-    return f"{load.kind.value} {places}: {who}, {load.in_flight} in flight{pace}"
+    return f"{load.kind.value} {places}", f"  {who}, {load.in_flight} in flight{pace}"
 
 
 def latency(bench: Bench) -> str:
@@ -104,7 +104,8 @@ async def live(bench: Bench) -> AsyncIterator[None]:
         bar.append("━" * (BAR - round(done * BAR)), style="dim")
         bar.append(f" {done * 100:3.0f} %  {tally.seconds:.1f} s  {tally.received} done")
         speed = Text(f"  {short(rate.now)}/s  ").append(rate.bars(), style="cyan")
-        shown = [Text(what(bench), style="bold", no_wrap=True, overflow="ellipsis"), bar, speed]
+        title, how = what(bench)
+        shown = [Text(title, style="bold", no_wrap=True, overflow="ellipsis"), Text(how), bar, speed]
         if tally.times.count:
             shown.append(Text(f"  {latency(bench)}", no_wrap=True, overflow="ellipsis"))
         return Group(*shown)

@@ -5,6 +5,7 @@ bus. The clients are imported there, so that help and completion stay quick.
 """
 
 import functools
+import importlib
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -85,15 +86,19 @@ class Connection:
         return replace(self, url=url)
 
     def open(self) -> "Opening[Bus]":
-        """A bus, to be entered."""
+        """A bus, to be entered. Its client is loaded, so that entering takes no longer than connecting does."""
+        from polywire.client.adapter import ADAPTERS  # noqa: PLC0415 - see above
+        from polywire.client.address import parse  # noqa: PLC0415 - see above
         from polywire.client.bus import connect  # noqa: PLC0415 - see above
         from polywire.client.tls import client_context  # noqa: PLC0415 - see above
 
+        url = self.url or os.environ.get("POLYWIRE_URL") or self.default
+        importlib.import_module(ADAPTERS[parse(url, user=self.user, environment={}).protocol])
         tls = None
         if self.ca is not None or self.cert is not None:
             tls = client_context(ca=self.ca, certificate=self.cert, key=self.key)
         return connect(
-            self.url or os.environ.get("POLYWIRE_URL") or self.default,
+            url,
             user=self.user,
             token=None if self.token_file is None else self.token_file.read_text(encoding="utf-8").strip(),
             tls=tls,

@@ -50,8 +50,9 @@ def ping(
     times: list[float] = []
 
     async def work() -> None:
+        opening = connection.open()
         begun = time.perf_counter()
-        async with connection.open() as bus:
+        async with opening as bus:
             connected = time.perf_counter() - begun
             if as_json:
                 print_json({"address": str(bus.address), "connected_ms": round(connected * 1e3, 3)})
@@ -72,6 +73,6 @@ def ping(
     finally:
         if times and not as_json:
             ordered = sorted(times)
-            middle = ordered[len(ordered) // 2]
+            middle = ordered[(len(ordered) - 1) // 2]
             words = f"least {took(ordered[0])}, median {took(middle)}, most {took(ordered[-1])}"
             typer.echo(f"{len(times)} round trips: {words}")
