@@ -155,6 +155,18 @@ def test_what_a_protocol_can_not_do_is_said_with_those_that_can(hub: HubProcess)
 
 
 @pytest.mark.parametrize("protocol", OVER)
+def test_whoever_does_not_read_can_still_publish_and_ask(hub: HubProcess, protocol: str) -> None:
+    async def main() -> None:
+        async with opened(hub, protocol) as bus, bus.subscribe(f"unread/{protocol}", limit=10) as messages:
+            for number in range(100):
+                await bus.publish(f"unread/{protocol}", str(number))
+            await bus.ping()
+            assert [int((await anext(messages)).text) for _ in range(100)] == list(range(100))
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", OVER)
 def test_a_subscription_left_behind_is_closed_with_the_bus(hub: HubProcess, protocol: str) -> None:
     async def main() -> None:
         bus = await opened(hub, protocol)

@@ -77,7 +77,7 @@ class MicromsgConnection:
         if options.content_type is not None:
             properties[CONTENT_TYPE] = options.content_type
         text = write(properties) if properties else ""
-        self._peer.outflow.put(
+        self._peer.put(
             destination(publication.channel), publication.body, text, type_name, lambda error: done(_problem(error))
         )
 

@@ -7,6 +7,7 @@ import socket
 from polywire.hub.hub import Hub
 from polywire.journal.housekeeping import Housekeeping
 from polywire.journal.log import Log
+from polywire.journal.recovery import RecoveryReport
 from polywire.journal.retention import KeepLimits
 from polywire.journal.snapshots import save, state_of
 from polywire.server.config.schema import Journal
@@ -29,6 +30,7 @@ class JournalKeeper:
         self._gate = gate
         self._rolled: int | None = None
         journal = Log(config.path, node=node, fsync=config.fsync, segment_octets=config.segment_size)
+        _tell(journal.recovery)
         try:
             state = state_of(config.path, to_offset=journal.next_offset)
             if state.folded > SNAPSHOT_AFTER:
@@ -64,3 +66,11 @@ class JournalKeeper:
             save(self._folder, state_of(self._folder, to_offset=rolled))
             if self._rolled == rolled:
                 self._rolled = None
+
+
+def _tell(recovery: RecoveryReport) -> None:
+    """Say what the last writer left that was not right."""
+    if recovery.safe_rows or recovery.damage:
+        log.error("the journal is damaged: %s; 'polywire journal verify' shows all of it", recovery)
+    elif recovery.octets:
+        log.warning("the last hub was cut off while it wrote, and nobody was told that this is safe: %s", recovery)

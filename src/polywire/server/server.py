@@ -83,8 +83,14 @@ class Server:
 
             try:
                 self._journal = JournalKeeper(config.journal, self.hub, self.gate, self._loop)
-            except (JournalError, OSError) as error:
+            except JournalError as error:
                 raise ConfigError([Problem(f"can't open the journal: {error}", "journal.path")]) from error
+            except OSError as error:
+                where = error.filename or config.journal.path
+                words = (
+                    f"can't open the journal: {where}: {error.strerror or error}; name a folder the hub may write to"
+                )
+                raise ConfigError([Problem(words, "journal.path")]) from error
         try:
             await self._listen_websockets({key: each for key, each in wanted.items() if each.websocket})
             for key, address in wanted.items():

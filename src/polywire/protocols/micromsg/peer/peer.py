@@ -26,7 +26,7 @@ from polywire.protocols.micromsg.peer.failures import Failure
 from polywire.protocols.micromsg.peer.handling import Handler, Handling, log
 from polywire.protocols.micromsg.peer.handshake import Shaking
 from polywire.protocols.micromsg.peer.inflow import Inflow
-from polywire.protocols.micromsg.peer.outflow import Outflow
+from polywire.protocols.micromsg.peer.outflow import Done, Outflow
 from polywire.protocols.micromsg.peer.subscribing import Subscribing, Subscription
 from polywire.protocols.micromsg.properties import Value
 from polywire.protocols.micromsg.state import State
@@ -141,11 +141,16 @@ class Peer:
         octets = payload.encode() if isinstance(payload, str) else payload
         await self.outflow.turn()
         acknowledged: asyncio.Future[None] = self._loop.create_future()
-        self.outflow.put(destination, octets, text, type_name, lambda problem: _settle(acknowledged, problem))
-        if self._intake.strained:
-            self._intake.decide()
+        self.put(destination, octets, text, type_name, lambda problem: _settle(acknowledged, problem))
         await self.outflow.room()
         return acknowledged
+
+    def put(self, destination: str, payload: bytes, properties: str, type_name: str, done: Done) -> None:
+        """Send a message at once, for those who have waited for the window; ``done`` is told what became of it."""
+        self.outflow.put(destination, payload, properties, type_name, done)
+        # Its acknowledgement must be read, however full the subscriptions are.
+        if self._intake.strained:
+            self._intake.decide()
 
     async def subscribe(
         self,

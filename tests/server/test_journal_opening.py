@@ -1,0 +1,122 @@
+"""What an operator is told when a hub opens its journal: what was cut off, what is damaged, why it can't be."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from polywire.journal import open as open_journal
+from tests.faults.small_disk import SmallDisk, small_disk
+from tests.hub_process import LISTEN, HubProcess, running_hub
+from tests.interop.speakers import speak
+
+pytestmark = pytest.mark.timeout(120)
+
+ONLY_MQTT = [f"listen.{key}=off" for key in LISTEN if key not in {"mqtt", "http"}]
+OPENED = "put back:"
+
+
+def publish(hub: HubProcess, *bodies: bytes) -> None:
+    with speak("mqtt", hub.addresses) as speaker:
+        for body in bodies:
+            speaker.publish("queue/q", body)
+
+
+def killed(folder: Path) -> Path:
+    """A hub has lived here, and was killed; its newest segment."""
+    with running_hub(*ONLY_MQTT, journal=folder) as hub:
+        publish(hub, b"1", b"2", b"3")
+        hub.stop(signal.SIGKILL)
+    return max(folder.glob("*.arrow"))
+
+
+def refused(folder: Path) -> tuple[int, str, str]:
+    """How a hub that can't start ends: its exit code, what it printed, and what it said."""
+    command = [sys.executable, "-m", "polywire", "serve"]
+    for each in (*(f"listen.{key}={address}" for key, address in LISTEN.items()), f"journal.path={folder}"):
+        command += ["--set", each]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def test_a_journal_that_is_in_order_is_opened_without_a_warning(tmp_path: Path) -> None:
+    killed(tmp_path)
+    with running_hub(*ONLY_MQTT, journal=tmp_path) as hub:
+        line = hub.wait_for_log(OPENED)
+        assert "0 retained messages, 3 in queues, 0 MQTT sessions" in line
+        assert not [each for each in hub.errors if "WARNING" in each or "ERROR" in each]
+
+
+def test_a_torn_tail_is_told_with_the_place_where_it_is_kept(tmp_path: Path) -> None:
+    newest = killed(tmp_path)
+    size = newest.stat().st_size
+    with newest.open("ab") as file:
+        file.write(os.urandom(77))
+    with running_hub(*ONLY_MQTT, journal=tmp_path) as hub:
+        line = hub.wait_for_log("cut off while it wrote")
+        assert " WARNING " in line
+        kept = tmp_path / f"{newest.stem}.torn-{size}"
+        assert f"77 octets cut off at {size}" in line
+        assert f"kept in {kept}" in line
+        assert kept.stat().st_size == 77
+        assert "3 in queues" in hub.wait_for_log(OPENED)
+    with running_hub(*ONLY_MQTT, journal=tmp_path) as hub:
+        hub.wait_for_log(OPENED)
+        assert not [each for each in hub.errors if "cut off" in each]
+
+
+def test_the_loss_of_what_was_safe_is_an_error(tmp_path: Path) -> None:
+    newest = killed(tmp_path)
+    os.truncate(newest, newest.stat().st_size - 10)
+    with running_hub(*ONLY_MQTT, journal=tmp_path) as hub:
+        line = hub.wait_for_log("the journal is damaged")
+        assert " ERROR " in line
+        assert "rows that were safe are lost" in line
+        assert "polywire journal verify" in line
+        publish(hub, b"4")
+        hub.stop()
+    offsets = [offset for batch in open_journal(tmp_path).scan(["offset"]) for offset in batch.column(0).to_pylist()]
+    assert offsets == sorted(set(offsets))
+
+
+def test_a_journal_another_hub_writes_is_refused_in_one_line(tmp_path: Path) -> None:
+    with running_hub(*ONLY_MQTT, journal=tmp_path) as hub:
+        code, printed, said = refused(tmp_path)
+        assert (code, printed, said.count("\n")) == (1, "", 1)
+        assert f"{tmp_path}: the journal is being written by process {hub.process.pid}" in said
+        assert "stop that hub, or use another folder" in said
+        publish(hub, b"still at work")
+
+
+@pytest.mark.parametrize("name", ["file", "file/journal"])
+def test_a_folder_that_can_t_be_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    code, printed, said = refused(tmp_path / name)
+    assert (code, printed, said.count("\n")) == (1, "", 1)
+    assert f"journal.path: can't open the journal: {tmp_path / name}: " in said
+    assert "name a folder the hub may write to" in said
+
+
+def test_a_disk_that_is_full_or_read_only_at_the_start_is_refused_in_one_line(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        _no_room(disk)
+        _read_only(disk)
+
+
+def _no_room(disk: SmallDisk) -> None:
+    disk.fill()
+    code, printed, said = refused(disk.path / "journal")
+    assert (code, printed, said.count("\n")) == (1, "", 1)
+    assert "No space left on device" in said
+    disk.free()
+
+
+def _read_only(disk: SmallDisk) -> None:
+    remount = ["mount", "-o", "remount,ro", str(disk.path)]
+    subprocess.run(remount, check=True)  # noqa: S603 - fixed words
+    code, printed, said = refused(disk.path / "journal")
+    assert (code, printed, said.count("\n")) == (1, "", 1)
+    assert "Read-only file system" in said
