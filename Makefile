@@ -12,7 +12,7 @@ HOT_SOURCES := $(shell find src/polywire -name '*.py')
 INSTALLED := $(VENV)/.installed
 BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 
-.PHONY: help setup build proto docs test lint format conformance fuzz bench bench-wire bench-hub bench-journal bench-pipeline demo run clean
+.PHONY: help setup build proto docs test lint format conformance fuzz bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -67,7 +67,7 @@ conformance: setup ## per protocol: rules written down, rules proven by a passin
 fuzz: setup ## fuzz every codec, SECONDS_EACH (default 100) seconds each
 	@$(BIN)/python -m fuzz --seconds $(SECONDS_EACH)
 
-bench: bench-wire bench-hub bench-journal bench-pipeline ## run all benchmarks there are
+bench: bench-wire bench-hub bench-journal bench-clients bench-pipeline ## run all benchmarks there are
 
 bench-wire: setup ## ns per frame of each codec, compiled and interpreted
 	@$(BIN)/python -m benchmarks.wire
@@ -77,6 +77,9 @@ bench-hub: setup ## the hub against nats-server, and against its goals for many 
 
 bench-journal: setup ## the journal against none, nats-server and Mosquitto; starting with it; compacting it
 	@$(BIN)/python -m benchmarks.journal
+
+bench-clients: setup ## our clients against aiomqtt, nats-py and grpc.aio; how long the import takes
+	@$(BIN)/python -m benchmarks.clients
 
 bench-pipeline: setup ## the journal into tables: throughput, delay, what a step without rows costs
 	@$(BIN)/python -m benchmarks.pipeline

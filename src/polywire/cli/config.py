@@ -3,12 +3,14 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polywire.cli.options import ConfigFile, Insecure, Sets, config_errors_reported, examples
-from polywire.server.config import Setting, load
+
+if TYPE_CHECKING:
+    from polywire.server.config import Setting
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -36,6 +38,8 @@ def check(
     insecure: Insecure = False,
 ) -> None:
     """Say everything that is wrong with FILE, and leave with 1 if anything is."""
+    from polywire.server.config import load  # noqa: PLC0415 - slow to import, and not every command needs it
+
     with config_errors_reported():
         load(file, sets or ()).check(insecure=insecure)
     typer.echo(f"{file}: no problems")
@@ -55,6 +59,8 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
 ) -> None:
     """Show every key with its effective value and where that comes from: a file and line, --set, or the default."""
+    from polywire.server.config import load  # noqa: PLC0415 - slow to import, and not every command needs it
+
     with config_errors_reported():
         settings = list(load(config, sets or ()).settings())
     if as_json:
@@ -82,7 +88,7 @@ def _key(name: str) -> str:
     return name if name.isascii() and name.replace("-", "").replace("_", "").isalnum() else json.dumps(name)
 
 
-def _print_lines(settings: list[Setting]) -> None:
+def _print_lines(settings: "list[Setting]") -> None:
     rows = [(setting.key, value_text(setting.shown), str(setting.origin)) for setting in settings]
     keys = max(len(key) for key, _, _ in rows)
     values = max(len(value) for _, value, _ in rows)
@@ -90,7 +96,7 @@ def _print_lines(settings: list[Setting]) -> None:
         typer.echo(f"{key:<{keys}}  {value:<{values}}  {origin}")
 
 
-def _print_table(settings: list[Setting]) -> None:
+def _print_table(settings: "list[Setting]") -> None:
     from rich.console import Console  # noqa: PLC0415 - slow to import, and only a terminal needs it
     from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above

@@ -13,7 +13,6 @@ import typer
 from polywire.cli.options import config_errors_reported
 from polywire.cli.positions import parse_position
 from polywire.errors import PolywireError
-from polywire.server.config import load
 
 Place = Annotated[
     str | None,
@@ -93,6 +92,8 @@ def journal_place(place: str | None) -> str:
     """The journal a command is about."""
     if place is not None:
         return place
+    from polywire.server.config import load  # noqa: PLC0415 - slow to import, and not every command needs it
+
     with config_errors_reported():
         return str(load().config.journal.path)
 

@@ -7,10 +7,16 @@ import typer
 
 import polywire
 from polywire.cli import config, journal, pipeline, user
+from polywire.cli.bench import bench, bench_epilog
+from polywire.cli.call import call, call_epilog
 from polywire.cli.decode import decode, decode_epilog
+from polywire.cli.demand import demand, demand_epilog
 from polywire.cli.demo import demo, demo_epilog
 from polywire.cli.options import ConfigFile, Insecure, Sets, config_errors_reported, examples
-from polywire.server.config import load
+from polywire.cli.ping import ping, ping_epilog
+from polywire.cli.pub import pub, pub_epilog
+from polywire.cli.serve_echo import serve_echo, serve_echo_epilog
+from polywire.cli.sub import sub, sub_epilog
 
 SERVER = "polywire.server.run"
 
@@ -28,6 +34,13 @@ app.add_typer(config.app, name="config")
 app.add_typer(user.app, name="user")
 app.add_typer(journal.app, name="journal")
 app.add_typer(pipeline.app, name="pipeline")
+app.command(epilog=pub_epilog)(pub)
+app.command(epilog=sub_epilog)(sub)
+app.command(epilog=call_epilog)(call)
+app.command("serve-echo", epilog=serve_echo_epilog)(serve_echo)
+app.command(epilog=demand_epilog)(demand)
+app.command(epilog=ping_epilog)(ping)
+app.command(epilog=bench_epilog)(bench)
 app.command(epilog=decode_epilog)(decode)
 app.command(epilog=demo_epilog)(demo)
 
@@ -41,6 +54,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback(
     epilog=examples(
         "polywire serve",
+        "polywire sub 'home/**'",
+        "polywire pub home/door open",
         "polywire config check polywire.toml",
     )
 )
@@ -68,10 +83,12 @@ def serve(config: ConfigFile = None, sets: Sets = None, *, insecure: Insecure = 
     When it listens, it prints one line: "ready " and a JSON object of its listeners and their addresses. Logs go to
     standard error.
     """
+    from polywire.server.config import load  # noqa: PLC0415 - here, so that other commands start quickly
+
     with config_errors_reported():
         loaded = load(config, sets or ())
         loaded.check(insecure=insecure)
-    run = importlib.import_module(SERVER)  # here, so that other commands start quickly
+    run = importlib.import_module(SERVER)
     with config_errors_reported():
         raise typer.Exit(run.serve(loaded, insecure=insecure) or 0)
 

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from polywire.server.config import ConfigError
-
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
@@ -41,6 +39,8 @@ def examples(*commands: str) -> str:
 @contextmanager
 def config_errors_reported() -> Iterator[None]:
     """Print what is wrong with a configuration, a line for each problem, and leave with 1."""
+    from polywire.server.config import ConfigError  # noqa: PLC0415 - slow to import, and not every command needs it
+
     try:
         yield
     except ConfigError as error:

@@ -15,7 +15,6 @@ import typer
 from polywire.cli.options import ConfigFile, config_errors_reported, examples
 from polywire.cli.pipeline_output import Format, print_statuses, rows_read, waiting, write_rows
 from polywire.errors import PolywireError
-from polywire.server.config import load
 
 if TYPE_CHECKING:
     from polywire.pipeline.table import Table
@@ -257,6 +256,8 @@ def journal_place(given: str | None, config: Path | None) -> str:
     """The journal: as given, else that of the configuration."""
     if given is not None:
         return ",".join(place(part.strip()) for part in given.split(","))
+    from polywire.server.config import load  # noqa: PLC0415 - see above
+
     with config_errors_reported():
         return str(load(config, ()).config.journal.path.absolute())
 

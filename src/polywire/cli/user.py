@@ -1,15 +1,13 @@
-"""``polywire user``: add, remove, list and check the users of a file."""
+"""``polywire user``: add, remove, list and check the users of a file.
+
+What hashes passwords is imported by the commands themselves, so that the others start quickly.
+"""
 
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.table import Table
-
-from polywire.security.userfile import make_user, permission_problem, put_user, remove_user
-from polywire.security.users import MAX_PASSWORD, NO_PASSWORD, UserFileError, load_users
 
 DEFAULT_FILE = Path("polywire.users")
 
@@ -50,6 +48,9 @@ def add(
 
     * `pass show hub/anna | polywire user add anna --password-stdin`
     """
+    from polywire.security.userfile import make_user, put_user  # noqa: PLC0415 - see above
+    from polywire.security.users import UserFileError  # noqa: PLC0415 - see above
+
     if no_password and password_stdin:
         fail("--no-password and --password-stdin exclude each other", code=2)
     try:
@@ -69,6 +70,9 @@ def remove(name: Name, file: File = DEFAULT_FILE) -> None:
 
     Example: `polywire user remove anna`
     """
+    from polywire.security.userfile import remove_user  # noqa: PLC0415 - see above
+    from polywire.security.users import UserFileError  # noqa: PLC0415 - see above
+
     try:
         removed = remove_user(file, name)
     except UserFileError as error:
@@ -84,6 +88,12 @@ def list_users(file: File = DEFAULT_FILE) -> None:
 
     Example: `polywire user list --file /etc/polywire/users`
     """
+    from rich.console import Console  # noqa: PLC0415 - see above
+    from rich.table import Table  # noqa: PLC0415 - see above
+
+    from polywire.security.userfile import permission_problem  # noqa: PLC0415 - see above
+    from polywire.security.users import NO_PASSWORD, UserFileError, load_users  # noqa: PLC0415 - see above
+
     try:
         users = load_users(file)
         outdated = set(users.outdated())
@@ -112,6 +122,8 @@ def check(name: Name, file: File = DEFAULT_FILE, password_stdin: FromStdin = Fal
 
     Example: `polywire user check anna`
     """
+    from polywire.security.users import UserFileError, load_users  # noqa: PLC0415 - see above
+
     try:
         users = load_users(file)
     except UserFileError as error:
@@ -130,6 +142,8 @@ def check(name: Name, file: File = DEFAULT_FILE, password_stdin: FromStdin = Fal
 
 def ask_password(*, twice: bool, from_stdin: bool) -> str | bytes:
     """The password: the first line of standard input, octet by octet, or what is typed without being shown."""
+    from polywire.security.users import MAX_PASSWORD  # noqa: PLC0415 - see above
+
     if from_stdin:
         return typer.get_binary_stream("stdin").readline(MAX_PASSWORD + 3).rstrip(b"\r\n")
     if not sys.stdin.isatty():

@@ -1,0 +1,115 @@
+"""``polywire bench``: how many messages or calls a second a server carries, and how long each takes."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+import polywire
+from polywire.cli.bench_kinds import What
+from polywire.cli.connecting import Connection, connecting
+from polywire.cli.options import examples
+from polywire.cli.printing import print_json
+from polywire.cli.running import Code, CommandError, run
+
+SECONDS = 5.0
+"""How long it goes on unless told otherwise."""
+
+bench_epilog = examples(
+    "polywire bench",
+    "polywire bench publish --url mqtt://127.0.0.1 --qos 0 --messages 1000000",
+    "polywire bench pubsub --url fmqp://127.0.0.1 --sub-url umq://127.0.0.1 --subscribers 4",
+    "polywire bench pubsub --in-flight 1",
+    "polywire bench pubsub --rate 5000 --for 30 --json > result.json",
+    "polywire bench call --in-flight 64 --size 256",
+)
+
+
+@connecting()
+def bench(
+    connection: Connection,
+    what: Annotated[
+        What,
+        typer.Argument(
+            help="pubsub: from publishers to subscribers; publish: until it is acknowledged, nobody subscribed; call: "
+            "calls to a service."
+        ),
+    ] = What.pubsub,
+    messages: Annotated[
+        int | None, typer.Option("--messages", "-n", min=1, help="End after so many messages or calls.")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--for", metavar="SECONDS", min=0.01, help=f"End after so long. [default: {SECONDS:g}]"),
+    ] = None,
+    size: Annotated[int, typer.Option("--size", "-s", min=20, help="Octets of a body.")] = 64,
+    publishers: Annotated[
+        int, typer.Option("--publishers", "-p", min=1, help="Connections that publish, or call.")
+    ] = 1,
+    subscribers: Annotated[
+        int, typer.Option("--subscribers", "-S", min=1, help="Connections that subscribe, to everything.")
+    ] = 1,
+    channels: Annotated[int, typer.Option("--channels", "-c", min=1, help="Topics that are published to.")] = 1,
+    in_flight: Annotated[
+        int,
+        typer.Option("--in-flight", "-i", min=1, help="Messages or calls that may be under way at once, in all."),
+    ] = 256,
+    rate: Annotated[
+        float | None, typer.Option("--rate", metavar="PER_SECOND", min=0.1, help="No faster than this, in all.")
+    ] = None,
+    sub_url: Annotated[
+        str | None,
+        typer.Option("--sub-url", metavar="URL", help="Subscribe, or serve, here; without it at --url."),
+    ] = None,
+    service: Annotated[
+        str | None, typer.Option("--service", metavar="NAME", help="Call this, and not an echo of our own.")
+    ] = None,
+    method: Annotated[str, typer.Option("--method", metavar="NAME", help="Its method.")] = "echo",
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="What has not come after so long is lost."),
+    ] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
+) -> None:
+    """Measure throughput and latency against any server.
+
+    All connections are this program's, so it is part of what is measured; a faster server may need several of them.
+    With --rate the latency counts from when a message was due, not from when it could be sent.
+    """
+    if service is not None and what is not What.call:
+        raise typer.BadParameter("there is a service only with 'call'", param_hint="--service")
+
+    async def work() -> None:
+        from polywire.cli import bench_report  # noqa: PLC0415 - not for help and completion
+        from polywire.cli.bench_load import Bench, Load  # noqa: PLC0415 - as above
+
+        measured = Bench(
+            Load(
+                kind=what,
+                sending=connection,
+                receiving=connection if sub_url is None else connection.at(sub_url),
+                messages=messages,
+                seconds=SECONDS if messages is None and seconds is None else seconds,
+                size=size,
+                publishers=publishers,
+                subscribers=subscribers,
+                channels=channels,
+                in_flight=in_flight,
+                rate=rate,
+                service=service,
+                method=method,
+                timeout=timeout,
+            )
+        )
+        async with bench_report.live(measured):
+            await measured.run()
+        if measured.tally.sent and not measured.tally.received:
+            raise CommandError("nothing of what was sent came back", Code.TIMEOUT)
+        if as_json:
+            print_json(bench_report.as_json(measured, polywire.__version__))
+        else:
+            for line in bench_report.lines(measured):
+                typer.echo(line)
+        sys.stdout.flush()
+
+    run("bench", work(), fast=True)

@@ -1,0 +1,270 @@
+"""The load of ``polywire bench``: messages from publishers to subscribers, publishing alone, or calls.
+
+Each body begins with the time it was sent, or with a ``rate`` should have been sent, in digits, because some protocols
+carry text more cheaply than octets. All connections are this program's, so one clock tells how long each took.
+"""
+
+import asyncio
+import collections
+import itertools
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from polywire.cli.bench_kinds import What
+from polywire.cli.connecting import Connection
+from polywire.cli.histogram import Histogram
+from polywire.cli.pub import WINDOW, WINDOW_OCTETS
+from polywire.client.errors import Timeout
+from polywire.client.receipt import Promise
+
+if TYPE_CHECKING:
+    from polywire.client.bus import Bus
+    from polywire.client.message import Message
+
+STAMP: Final = 20
+"""Octets of the time at the beginning of a body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much of what. ``messages`` and ``seconds``: whichever is reached first; None does not count."""
+
+    kind: What
+    sending: Connection
+    receiving: Connection
+    messages: int | None
+    seconds: float | None
+    size: int
+    publishers: int
+    subscribers: int
+    channels: int
+    in_flight: int
+    rate: float | None
+    service: str | None
+    method: str
+    timeout: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has happened so far. ``lost``: published, and not received in time."""
+
+    begun: float = 0.0
+    ended: float = 0.0
+    sent: int = 0
+    received: int = 0
+    lost: int = 0
+    times: Histogram = field(default_factory=Histogram)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been going on, or went on."""
+        return (self.ended or time.perf_counter()) - self.begun if self.begun else 0.0
+
+
+class Bench:
+    """One measurement. ``run`` it, and look at its ``tally`` meanwhile."""
+
+    def __init__(self, load: Load) -> None:
+        self.load: Final = load
+        self.tally: Final = Tally()
+        self.addresses: tuple[str, ...] = ()
+        self._name: Final = f"polywire-bench-{secrets.token_hex(4)}"
+        self._padding: Final = b"." * max(0, load.size - STAMP)
+        self._taken = 0
+        self._room: asyncio.Future[None] | None = None
+        self._enough = 0
+        self._watching: asyncio.Task[None]
+
+    async def run(self) -> None:
+        """Connect, measure, and close everything again."""
+        async with AsyncExitStack() as stack:
+            senders = [await stack.enter_async_context(self.load.sending.open()) for _ in range(self.load.publishers)]
+            self.addresses = (str(senders[0].address),)
+            self._watching = asyncio.create_task(self._watch())
+            stack.push_async_callback(cancelled, self._watching)
+            if self.load.kind is What.call:
+                await self._calls(senders, stack)
+            elif self.load.kind is What.publish:
+                await self._publish(senders)
+            else:
+                await self._publish_and_receive(senders, stack)
+            self.tally.ended = time.perf_counter()
+
+    async def _watch(self) -> None:
+        """Raise ``Timeout`` where nothing goes on for so long that it can't be slowness."""
+        load, tally = self.load, self.tally
+        patience = load.timeout * 2 + (3 / load.rate if load.rate else 0)
+        before = (-1, -1)
+        while before != (tally.sent, tally.received):
+            before = (tally.sent, tally.received)
+            await asyncio.sleep(patience)
+        raise Timeout("waiting for any progress", patience)
+
+    async def _publish(self, senders: "Sequence[Bus]") -> None:
+        """Each message is awaited, so many at once as may be in flight."""
+        channels = self._channels()
+        times = self.tally.times
+
+        async def worker(bus: "Bus", share: float) -> None:
+            async for due in self._due(share):
+                promise = await bus.publish(next(channels), self._body(due))
+                self.tally.received += 1
+                if promise is Promise.ACKNOWLEDGED:
+                    times.add(time.perf_counter_ns() - due)
+
+        await self._work(worker, senders)
+        for bus in senders:
+            await bus.ping()  # what is merely in a buffer does not count
+
+    async def _calls(self, senders: "Sequence[Bus]", stack: AsyncExitStack) -> None:
+        """Calls to a service, or to one of our own."""
+        load = self.load
+        service = load.service or self._name
+        if load.service is None:
+            server = await stack.enter_async_context(load.receiving.open())
+            self.addresses += (str(server.address),)
+            offered = await server.serve(service, lambda request: request.body)
+            stack.push_async_callback(offered.close)
+        times = self.tally.times
+
+        async def worker(bus: "Bus", share: float) -> None:
+            async for due in self._due(share):
+                await bus.call(service, load.method, self._body(due), timeout=load.timeout)
+                self.tally.received += 1
+                times.add(time.perf_counter_ns() - due)
+
+        await self._work(worker, senders)
+
+    async def _work(
+        self, worker: "Callable[[Bus, float], Coroutine[None, None, None]]", senders: "Sequence[Bus]"
+    ) -> None:
+        """As many workers as may be in flight, spread over the connections."""
+        count = max(self.load.in_flight, len(senders))
+        self.tally.begun = time.perf_counter()
+        await all_done([worker(senders[number % len(senders)], 1 / count) for number in range(count)], [self._watching])
+
+    async def _publish_and_receive(self, senders: "Sequence[Bus]", stack: AsyncExitStack) -> None:
+        """Publishers that are never further ahead of the subscribers than may be in flight."""
+        readers: list[asyncio.Task[None]] = []
+        for _ in range(self.load.subscribers):
+            bus = await stack.enter_async_context(self.load.receiving.open())
+            stream = await stack.enter_async_context(bus.subscribe(f"{self._name}/*"))
+            readers.append(asyncio.create_task(self._read(stream)))
+            stack.push_async_callback(cancelled, readers[-1])
+            if len(readers) == 1:
+                self.addresses += (str(bus.address),)
+        self.tally.begun = time.perf_counter()
+        share = 1 / len(senders)
+        await all_done([self._feed(bus, share) for bus in senders], [*readers, self._watching])
+        while self._outstanding > 0:
+            await self._wait_for_room(0)
+
+    async def _feed(self, bus: "Bus", share: float) -> None:
+        load, tally = self.load, self.tally
+        channels = self._channels()
+        receipts: collections.deque[Awaitable[Promise]] = collections.deque()
+        most = max(1, min(WINDOW, WINDOW_OCTETS // load.size))
+        async for due in self._due(share):
+            while self._outstanding >= load.in_flight * load.subscribers:
+                await self._wait_for_room(load.in_flight * load.subscribers // 2)
+            receipts.append(bus.publish(next(channels), self._body(due if load.rate else time.perf_counter_ns())))
+            tally.sent += 1
+            if len(receipts) > most:
+                await receipts.popleft()
+        for receipt in receipts:
+            await receipt
+
+    async def _read(self, messages: "AsyncIterator[Message]") -> None:
+        tally, times = self.tally, self.tally.times
+        async for message in messages:
+            times.add(time.perf_counter_ns() - int(message.body[:STAMP]))
+            tally.received += 1
+            if self._room is not None and self._outstanding <= self._enough and not self._room.done():
+                self._room.set_result(None)
+
+    @property
+    def _outstanding(self) -> int:
+        """Messages that subscribers are still to get."""
+        return self.tally.sent * self.load.subscribers - self.tally.received - self.tally.lost
+
+    async def _wait_for_room(self, enough: int) -> None:
+        """Wait until no more than so many messages are outstanding. Those that don't come in time are lost."""
+        before = self.tally.received
+        if self._room is None or self._room.done():
+            self._room = asyncio.get_running_loop().create_future()
+        self._enough = enough
+        if self._outstanding <= enough:
+            return
+        await asyncio.wait([self._room], timeout=self.load.timeout)
+        if not self._room.done() and self.tally.received == before:
+            self.tally.lost += self._outstanding
+
+    def _channels(self) -> "Iterator[str]":
+        return itertools.cycle([f"{self._name}/{number}" for number in range(self.load.channels)])
+
+    def _body(self, due: int) -> bytes:
+        return b"%020d" % due + self._padding
+
+    async def _due(self, share: float) -> AsyncIterator[int]:
+        """When each message is to go, in nanoseconds, for one of several who do this ``share`` of all.
+
+        Without a rate that is now. With one it is when it should have gone, however late that is told; but not
+        earlier than the timer that told.
+        """
+        load = self.load
+        if load.rate is None:
+            while self._take():
+                yield time.perf_counter_ns()
+            return
+        step = 1e9 / (load.rate * share)
+        woken = time.perf_counter_ns()
+        due = woken + random.random() * step  # noqa: S311 - they must not all go at once, that is all
+        while True:
+            ahead = due - time.perf_counter_ns()
+            if ahead > 0:
+                await asyncio.sleep(ahead / 1e9)
+                woken = time.perf_counter_ns()
+            if not self._take():
+                return
+            yield min(max(int(due), woken), time.perf_counter_ns())  # a timer may come early, too
+            due += step
+
+    def _take(self) -> bool:
+        """Whether there is another message to be sent."""
+        load = self.load
+        if load.messages is not None and self._taken >= load.messages:
+            return False
+        if load.seconds is not None and time.perf_counter() - self.tally.begun >= load.seconds:
+            return False
+        self._taken += 1
+        if load.kind is not What.pubsub:
+            self.tally.sent += 1
+        return True
+
+
+async def all_done(work: "Sequence[Coroutine[None, None, None]]", beside: "Sequence[asyncio.Task[None]]") -> None:
+    """Wait until all is done. The first error, of what goes on ``beside`` too, ends the rest."""
+    tasks = [asyncio.create_task(each) for each in work]
+    left: set[asyncio.Task[None]] = set(tasks)
+    try:
+        while left:
+            done, _ = await asyncio.wait([*left, *beside], return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+            left -= done
+    finally:
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+async def cancelled(task: "asyncio.Task[None]") -> None:
+    """End a task."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,147 @@
+"""How a command that talks to a server runs and ends: its event loop, signals, closed pipes, and exit codes.
+
+The exit codes are a promise to scripts; docs/cli.md has the table.
+"""
+
+import asyncio
+import importlib
+import os
+import signal
+import stat
+import sys
+from collections.abc import Callable, Coroutine
+from enum import IntEnum
+from typing import Any, cast
+
+import typer
+
+from polywire.errors import PolywireError
+
+
+class Code(IntEnum):
+    """With what a command leaves."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NO_CONNECTION = 3
+    TIMEOUT = 4
+    REFUSED = 5
+    CALL_FAILED = 6
+    INTERRUPTED = 130
+
+
+class CommandError(PolywireError):
+    """A command that can't go on, in words for the person who typed it. ``code`` is with what it leaves."""
+
+    def __init__(self, words: str, code: Code = Code.FAILED) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+def run(command: str, work: Coroutine[Any, Any, None], *, endless: bool = False, fast: bool = False) -> None:
+    """Run to the end, or say in one line what is wrong and leave with its code.
+
+    SIGTERM ends it as Ctrl-C does. ``endless``: that is how it is meant to end, so the code is 0. ``fast``: with
+    uvloop, where it is installed. A reader of our output that has seen enough is no error either.
+    """
+    ended = Code.DONE if endless else Code.INTERRUPTED
+    try:
+        with asyncio.Runner(loop_factory=_fast_loop() if fast else None) as runner:
+            runner.run(_watched(work))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        code = ended
+    except BrokenPipeError:
+        code = Code.DONE
+    except Exception as error:
+        found = code_of(error)
+        if found is None:
+            raise
+        code = found
+        typer.echo(f"polywire {command}: {_words(error)}", err=True)
+    else:
+        code = Code.DONE
+    _flush()
+    raise typer.Exit(code)
+
+
+def code_of(error: Exception) -> Code | None:
+    """The code for an error; None for one that is a fault of ours."""
+    from polywire.client import errors  # noqa: PLC0415 - not for help and completion
+
+    for kind, code in (
+        (errors.AddressError, Code.USAGE),
+        (errors.Unsupported, Code.USAGE),
+        (errors.ConnectFailed, Code.NO_CONNECTION),
+        (errors.Refused, Code.REFUSED),
+        (errors.Timeout, Code.TIMEOUT),
+        (errors.CallFailed, Code.CALL_FAILED),
+    ):
+        if isinstance(error, kind):
+            return code
+    if isinstance(error, CommandError):
+        return error.code
+    cause = error.__cause__
+    if isinstance(error, errors.Closed) and isinstance(cause, Exception):
+        return code_of(cause) or Code.FAILED
+    return Code.FAILED if isinstance(error, PolywireError | OSError | UnicodeDecodeError) else None
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+async def _watched(work: Coroutine[Any, Any, None]) -> None:
+    """The work, until it is done, SIGTERM comes, or nobody reads our output any more."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(work)
+    gone = False
+
+    def hung_up() -> None:
+        nonlocal gone
+        gone = True
+        task.cancel()
+        loop.remove_reader(pipe)
+
+    pipe = _pipe()
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    if pipe >= 0:
+        # The writing end of a pipe is never readable; it only tells that the reading end was closed.
+        loop.add_reader(pipe, hung_up)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if gone:
+            raise BrokenPipeError from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        if pipe >= 0:
+            loop.remove_reader(pipe)
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        uvloop = importlib.import_module("uvloop")
+    except ImportError:
+        return None
+    return cast("Callable[[], asyncio.AbstractEventLoop]", uvloop.new_event_loop)
+
+
+def _pipe() -> int:
+    """Standard output, where it is a pipe; -1 otherwise."""
+    try:
+        number = sys.stdout.fileno()
+        return number if stat.S_ISFIFO(os.fstat(number).st_mode) else -1
+    except (OSError, ValueError):
+        return -1
+
+
+def _flush() -> None:
+    """Write the rest now: Python would complain at its end where nobody reads it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

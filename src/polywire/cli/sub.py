@@ -1,0 +1,126 @@
+"""``polywire sub``: messages as they come, as a live view on a terminal, as lines in a pipe."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from polywire.cli.connecting import Connection, connecting
+from polywire.cli.ending import Ending
+from polywire.cli.options import examples
+from polywire.cli.printing import Form, Printer
+from polywire.cli.running import run
+
+if TYPE_CHECKING:
+    from polywire.client.bus import Bus
+    from polywire.client.message import Message
+
+Handle = Callable[["Message"], None]
+
+sub_epilog = examples(
+    "polywire sub 'home/**'",
+    "polywire sub 'sensors/*/temp' 'sensors/*/humidity' --url mqtt://anna@host",
+    "polywire sub --queue jobs --count 1 -o raw > job.bin",
+    "polywire sub 'orders/**' -o json | jq -r .body",
+    "polywire sub home/door --count 1 --timeout 5 -o body",
+)
+
+
+@connecting()
+def sub(
+    connection: Connection,
+    pattern: Annotated[
+        list[str],
+        typer.Argument(metavar="PATTERN...", help="Topics: * is one level, a last ** any number.", show_default=False),
+    ],
+    queue: Annotated[
+        bool, typer.Option("--queue", "-q", help="PATTERN is the name of a queue, to take messages from.")
+    ] = False,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--for", metavar="SECONDS", min=0.001, help="End after so long.")
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=0.001, help="Leave with 4 where no message comes for so long."
+        ),
+    ] = None,
+    form: Annotated[
+        Form | None,
+        typer.Option(
+            "--format",
+            "-o",
+            help="text: channel, tab, body; body: the body and a line break; json: an object a line; raw: the octets "
+            "of the bodies and nothing between them. On a terminal a live view unless given, in a pipe text.",
+        ),
+    ] = None,
+) -> None:
+    """Subscribe to topics, or take from a queue, and show what comes until Ctrl-C.
+
+    On a terminal it is a live view: rates, channels and the last messages. A lost connection comes back by itself.
+    """
+
+    async def work() -> None:
+        async with connection.open() as bus:
+            ending = Ending(count, seconds, timeout)
+            async with _shown(bus, pattern, form, ending, at_once=queue) as handle:
+                await receive(bus, pattern, handle, ending, queue=queue)
+
+    run("sub", work(), endless=True)
+
+
+async def receive(bus: "Bus", patterns: Sequence[str], handle: Handle, ending: Ending, *, queue: bool = False) -> None:
+    """Give everything that comes to ``handle``, until it is enough."""
+
+    async def topic(pattern: str) -> None:
+        async with bus.subscribe(pattern) as messages:
+            async for message in messages:
+                if ending.message():
+                    handle(message)
+
+    async def jobs(name: str) -> None:
+        async with bus.queue(name) as messages:
+            async for message in messages:
+                if not ending.message():
+                    return  # not acknowledged, so somebody else gets it
+                handle(message)
+                if ending.broken:
+                    return
+                message.ack()
+
+    read = jobs if queue else topic
+    tasks = [asyncio.create_task(read(pattern)) for pattern in dict.fromkeys(patterns)]
+    try:
+        await ending.wait(tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _shown(
+    bus: "Bus", patterns: Sequence[str], form: Form | None, ending: Ending, *, at_once: bool
+) -> AsyncIterator[Handle]:
+    """What is done with each message: a view, or lines, written ``at_once`` where it is acknowledged then."""
+    if form is None and sys.stdout.isatty():
+        from polywire.cli.sub_view import live_view  # noqa: PLC0415 - slow to import, and only a terminal needs it
+
+        async with live_view(bus, patterns) as handle:
+            yield handle
+        return
+    printer = Printer(form or Form.text, ending.failed)
+
+    def put(message: "Message") -> None:
+        printer.put(message)
+        if at_once:
+            printer.flush()
+
+    try:
+        yield put
+    finally:
+        printer.flush()

@@ -1,0 +1,68 @@
+"""``polywire bench``: that it measures what it says; how fast anything is, is no matter here."""
+
+import json
+
+import pytest
+
+from tests.cli.commands import EVERY, going_on, good, run, url
+from tests.hub_process import HubProcess
+
+
+@pytest.mark.parametrize("protocol", EVERY)
+def test_messages_are_counted_and_timed_whatever_the_protocol(hub: HubProcess, protocol: str) -> None:
+    found = json.loads(good("bench", "--messages", "300", "-S", "2", "-c", "3", "--json", "-u", url(hub, protocol)))
+    assert (found["kind"], found["sent"], found["received"], found["lost"]) == ("pubsub", 300, 600, 0)
+    times = found["latency_us"]
+    assert 0 < times["least"] <= times["p50"] <= times["p90"] <= times["p99"] <= times["p99.9"] <= times["most"]
+
+
+def test_publishing_alone_is_timed_until_it_is_acknowledged(hub: HubProcess) -> None:
+    found = json.loads(good("bench", "publish", "-n", "300", "-p", "2", "--json", "-u", url(hub, "mqtt")))
+    assert (found["sent"], found["received"], found["publishers"]) == (300, 300, 2)
+    assert found["latency_us"]["p50"] > 0
+
+
+def test_what_is_not_acknowledged_has_no_latency(hub: HubProcess) -> None:
+    found = json.loads(good("bench", "publish", "-n", "300", "--json", "-u", url(hub, "fmqp")))
+    assert found["latency_us"] is None
+
+
+@pytest.mark.parametrize("protocol", ["umq", "sabc"])
+def test_calls_go_to_an_echo_of_its_own(hub: HubProcess, protocol: str) -> None:
+    found = json.loads(good("bench", "call", "-n", "100", "-i", "8", "--json", "-u", url(hub, protocol)))
+    assert (found["kind"], found["received"]) == ("call", 100)
+
+
+def test_it_measures_from_one_protocol_to_another(hub: HubProcess) -> None:
+    text = good("bench", "-n", "50", "-i", "1", "-u", url(hub, "fmqp"), "--sub-url", url(hub, "umq"))
+    assert text.startswith(f"pubsub {url(hub, 'fmqp')} -> {url(hub, 'umq')}/umq\n  1 publishing, 1 subscribed")
+    assert "0 lost" in text
+    assert "p99.9" in text
+
+
+def test_a_rate_is_kept(hub: HubProcess) -> None:
+    found = json.loads(good("bench", "-n", "20", "--rate", "200", "--json", "-u", url(hub, "mqtt")))
+    assert found["sent_per_second"] < 400
+
+
+def test_a_terminal_sees_how_far_it_is(hub: HubProcess) -> None:
+    with going_on("bench", "--for", "1", "-u", url(hub, "mqtt"), terminal=True) as command:
+        command.wait_for("━")
+        command.wait_for("p99.9")
+        assert command.end() == 0
+        assert "latency" in command.text
+
+
+def test_ctrl_c_ends_it_with_130(hub: HubProcess) -> None:
+    with going_on("bench", "--for", "600", "-u", url(hub, "mqtt"), terminal=True) as command:
+        command.wait_for("p99.9")
+        assert command.interrupt() == 130
+        assert "Traceback" not in command.text
+
+
+def test_a_service_that_nobody_offers_is_code_6(hub: HubProcess) -> None:
+    assert run("bench", "call", "--service", "nobody", "-n", "1", "-u", url(hub, "umq")).exit_code == 6
+
+
+def test_a_service_is_for_calls_only(hub: HubProcess) -> None:
+    assert run("bench", "publish", "--service", "x", "-u", url(hub, "umq")).exit_code == 2

@@ -1,0 +1,104 @@
+"""``polywire pub``: what is published, from where, and with which exit code."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import EVERY, SECONDS, fed, good, run, url
+from tests.hub_process import HubProcess
+
+
+def taken(hub: HubProcess, queue: str, count: int) -> list[str]:
+    """Bodies that are in a queue, with nothing more behind them."""
+    words = ("sub", "--queue", queue, "-u", url(hub, "umq"), "-o", "json", "--timeout", "20")
+    found = [json.loads(line) for line in good(*words, "-n", str(count)).splitlines()]
+    return [each["body"] for each in found]
+
+
+@pytest.mark.parametrize("protocol", EVERY)
+def test_every_body_is_a_message_whatever_the_protocol(hub: HubProcess, protocol: str) -> None:
+    good("pub", "--queue", f"pub-{protocol}", "one", "two", "-u", url(hub, protocol))
+    assert taken(hub, f"pub-{protocol}", 2) == ["one", "two"]
+
+
+def test_a_file_is_a_body(hub: HubProcess, tmp_path: Path) -> None:
+    file = tmp_path / "body"
+    file.write_text("a\nb\n")
+    good("pub", "--queue", "pub-file", "-f", str(file), "-u", url(hub, "mqtt"))
+    assert taken(hub, "pub-file", 1) == ["a\nb\n"]
+
+
+def test_the_lines_of_a_file_are_bodies(hub: HubProcess, tmp_path: Path) -> None:
+    file = tmp_path / "bodies"
+    file.write_bytes(b"a\r\nb\n\nlast")
+    good("pub", "--queue", "pub-lines", "-f", str(file), "--lines", "-u", url(hub, "umq"))
+    assert taken(hub, "pub-lines", 4) == ["a", "b", "", "last"]
+
+
+def test_standard_input_is_a_body(hub: HubProcess) -> None:
+    done = fed(b"from a pipe\n", "pub", "--queue", "pub-stdin", "-u", url(hub, "mqtt"))
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert taken(hub, "pub-stdin", 1) == ["from a pipe\n"]
+
+
+def test_many_lines_of_standard_input_arrive_in_order(hub: HubProcess) -> None:
+    lines = [f"line {number}" for number in range(3000)]
+    words = ("pub", "--queue", "pub-many", "-", "--lines", "-u", url(hub, "mqtt"))
+    done = fed("\n".join(lines).encode(), *words)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert taken(hub, "pub-many", 3000) == lines
+
+
+def test_a_body_is_sent_as_often_as_told(hub: HubProcess) -> None:
+    good("pub", "--queue", "pub-often", "x", "y", "--repeat", "2", "--every", "0.001", "-u", url(hub, "sabc"))
+    assert taken(hub, "pub-often", 4) == ["x", "x", "y", "y"]
+
+
+def test_headers_and_the_content_type_go_along(hub: HubProcess) -> None:
+    words = ("pub", "--queue", "pub-headers", "{}", "-t", "application/json", "-H", "a=b=c", "-H", "d=e")
+    good(*words, "-u", url(hub, "sabc"))
+    lines = good("sub", "--queue", "pub-headers", "-n", "1", "-o", "json", "-u", url(hub, "sabc"))
+    found = json.loads(lines)
+    assert found["content_type"] == "application/json"
+    assert found["headers"] == {"a": "b=c", "d": "e"}
+
+
+def test_a_retained_message_waits_for_its_subscriber(hub: HubProcess) -> None:
+    good("pub", "pub/retained", "still here", "--retain", "-u", url(hub, "mqtt"))
+    assert good("sub", "pub/*", "-n", "1", "-u", url(hub, "mqtt")) == "pub/retained\tstill here\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("x", "-H", "nothing"), "polywire pub: --header nothing: a header is written NAME=VALUE\n"),
+        (("x", "-H", "a=b"), "headers: not with mqtt, but with umq, micromsg, sabc"),
+        (("x", "--qos", "3"), "--qos"),
+    ],
+)
+def test_what_can_not_be_is_a_usage_error(hub: HubProcess, words: tuple[str, ...], told: str) -> None:
+    result = run("pub", "a", *words, "-u", url(hub, "mqtt"))
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_a_file_that_is_not_there_is_told(hub: HubProcess, tmp_path: Path) -> None:
+    result = run("pub", "a", "-f", str(tmp_path / "none"), "-u", url(hub, "mqtt"))
+    assert (result.exit_code, result.stderr) == (1, f"polywire pub: {tmp_path}/none: No such file or directory\n")
+
+
+def test_lines_are_sent_as_they_come_and_ctrl_c_ends_it_while_it_waits(hub: HubProcess) -> None:
+    words = [sys.executable, "-m", "polywire", "pub", "--queue", "pub-live", "--lines", "-u", url(hub, "umq")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # noqa: S603 - ours
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"first\n")
+        process.stdin.flush()
+        assert taken(hub, "pub-live", 1) == ["first"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 130
+        assert process.stderr.read() == b""
