@@ -1,7 +1,7 @@
 """One client that publishes: ``python -m benchmarks.client_loads.publishing NAME PORT MESSAGES``.
 
 It prints messages a second. Each publish is awaited, as a program would write it; aiomqtt's are so in ``TASKS`` tasks
-beside each other, which is what it is fastest with. The time runs until the server has answered something asked
+beside each other, which makes it several times faster. The time runs until the server has answered something asked
 behind the last message, so what is merely in a buffer does not count.
 """
 

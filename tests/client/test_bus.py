@@ -229,3 +229,22 @@ def test_every_public_name_is_there_and_no_other() -> None:
     assert set(polywire.__all__) <= set(dir(polywire))
     with pytest.raises(AttributeError, match="'nothing'"):
         polywire.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("protocol", ["umq", "sabc"])
+def test_a_call_without_an_answer_is_a_timeout_whoever_notices_first(hub: HubProcess, protocol: str) -> None:
+    async def main() -> None:
+        async with opened(hub, "umq") as server, opened(hub, protocol) as client:
+            never = asyncio.Event()
+
+            async def slow(_request: polywire.Request) -> bytes:
+                await never.wait()
+                return b""
+
+            await server.serve(f"slow-{protocol}", slow)
+            for _ in range(5):
+                with pytest.raises(polywire.Timeout) as raised:
+                    await client.call(f"slow-{protocol}", "any", timeout=0.02)
+                assert raised.value.sent
+
+    run(main)
