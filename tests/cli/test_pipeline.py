@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from polywire.cli import main
+from polywire.cli.pipeline import journal_place
 from polywire.cli.pipeline_output import Format, write_rows
 from polywire.pipeline import spark as starting
 from polywire.pipeline.errors import JavaMissingError
@@ -90,3 +91,11 @@ def test_rows_are_written_for_people_and_for_programs(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == "a,b,c\n1,text,2026-01-31 00:00:00.000+00:00\n,0xff,\n"
     write_rows(["a", "b", "c"], rows, Format.table)
     assert "2 rows" in capsys.readouterr().out
+
+
+def test_places_mean_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert journal_place("a/*/journal, http://h:7100", None) == f"{tmp_path}/a/*/journal,http://h:7100"
+    assert journal_place(None, None) == f"{tmp_path}/journal"
+    (tmp_path / "polywire.toml").write_text('[journal]\npath = "elsewhere"\n')
+    assert journal_place(None, None) == f"{tmp_path}/elsewhere"

@@ -26,4 +26,4 @@ def test_every_argument_of_the_decorator_is_described() -> None:
     page = PAGE.read_text(encoding="utf-8")
     section = page[page.index("| argument of `@table`") :]
     described = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
-    assert described == set(table.__kwdefaults__ or ())
+    assert described == set(table.__kwdefaults__ or {})

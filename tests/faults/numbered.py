@@ -162,6 +162,10 @@ class QueueConsumer(Worker):
         self.confirmed: set[int] = set()
         self._every = every
 
+    def taken(self) -> tuple[set[int], set[int]]:
+        """What it has got, and what of that it has confirmed."""
+        return self.got, self.confirmed
+
     def work(self, addresses: Mapping[str, str]) -> None:
         with speak(self.protocol, addresses) as speaker:
             speaker.subscribe(self.channel)
@@ -184,10 +188,11 @@ class QueueConsumer(Worker):
 class Returner(Worker):
     """An MQTT client whose session is kept, there in every life: what it is due it takes by the book."""
 
-    def __init__(self, name: str, qos: int) -> None:
+    def __init__(self, name: str, qos: int, topic_filter: str = "away/#") -> None:
         super().__init__()
         self.name = name
         self.qos = qos
+        self.topic_filter = topic_filter
         self.session = KeptSession(name)
         self.confirmed = 0  # of what it has got
 
@@ -203,3 +208,22 @@ class Returner(Worker):
                 self.up.set()
         finally:
             link.close()
+
+    def check(self) -> None:
+        """What it had confirmed has not come again."""
+        got = self.session.got
+        again = set(got[: self.confirmed]) & set(got[self.confirmed :])
+        assert not again, f"{self.name} got again what it had confirmed: {again}"
+
+
+class SureConsumer(Returner):
+    """One that takes from a queue."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__("consumer with QoS 2", 2, f"queue/{queue}")
+        self.channel = self.topic_filter
+
+    def taken(self) -> tuple[set[int], set[int]]:
+        """What it has got, and what of that it has confirmed."""
+        numbers = list(map(number_in, self.session.got))
+        return set(numbers), set(numbers[: self.confirmed])

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.timeout(1500), pytest.mark.xdist_group("spark")]
 LIVES = 6
 LONGEST_LIFE = 12.0
 TRIES = 3
-PAUSE = 0.02
+PAUSE = 0.1
 """Seconds between two rounds of traffic, so that there is some all the time and never too much to check."""
 
 

@@ -3,11 +3,14 @@
 import re
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from polywire.journal.kinds import PROTOCOLS
+from polywire.pipeline.charts import COLOURS
 from polywire.pipeline.errors import LakeError
 from polywire.pipeline.lake import Lake
 from polywire.pipeline.report import page, write_report
@@ -17,7 +20,7 @@ from tests.pipeline.tables.made_traffic import made
 from tests.pipeline.tables.reference import tables
 from tests.pipeline.tables.rows import frame
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
 
 NOTHING = ReportData(
     times=[datetime(2026, 1, 31)],  # noqa: DTZ001 - of the page
@@ -84,6 +87,12 @@ def test_the_page_shows_what_the_tables_hold_and_loads_nothing(spark: SparkSessi
     for words in ("Traffic", "Calls", "Demand and waste", "Faults", "Sessions", "plant/**", "billing", "bad topic"):
         assert words in html
     assert "Nothing yet" not in html
+
+
+def test_every_protocol_has_a_colour_of_its_own() -> None:
+    assert len(PROTOCOLS) < COLOURS  # the last one is for rows without a protocol
+    style = files("polywire.pipeline").joinpath("report.css").read_text(encoding="utf-8")
+    assert all(f".{mark}{number} " in style for mark in "slk" for number in range(COLOURS))
 
 
 def test_a_page_of_nothing_says_so() -> None:

@@ -8,6 +8,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from polywire.journal.readers import NamedReaders
 from polywire.journal.schema import PLAIN_SCHEMA
+from tests.hub_process import running_hub
+from tests.interop.speakers import speak
 from tests.pipeline.traffic import START, Row, messages, write_journal
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("spark")]
@@ -199,3 +201,17 @@ def test_a_stream_with_ticks_learns_how_late_it_is_once_all_is_read(spark: Spark
     assert [(tick.node, tick.offset) for tick in ticks] == [("n1", 30), ("n2", 20)] * 2
     assert all(before <= tick.ts.timestamp() <= datetime.now(UTC).timestamp() for tick in ticks)
     assert {bytes(tick.body) for tick in ticks} == {b""}
+
+
+def test_a_journal_is_read_from_a_running_hub(spark: SparkSession, tmp_path: Path) -> None:
+    with running_hub("journal.enabled=true", f"journal.path={tmp_path / 'journal'}") as hub:
+        with speak("mqtt", hub.addresses) as client:
+            for number in range(20):
+                client.publish("from/afar", str(number).encode())
+            client.subscribe("sync")
+            client.publish("sync", b"all before this is safe as well")
+            client.receive()
+        rows = read(spark, hub.addresses["http"], channels="from/**", kinds="publish").collect()
+        assert sorted(int(row.body) for row in rows) == list(range(20))
+        offsets = stream(spark, hub.addresses["http"], tmp_path / "out", channels="from/**", kinds="publish")
+        assert len(offsets) == 20

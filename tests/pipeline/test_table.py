@@ -12,7 +12,7 @@ from polywire.pipeline.lake import Lake
 from polywire.pipeline.table import Table, table
 from tests.pipeline.tables.rows import batched, collected, numbered, row
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_tables.py"
 

@@ -99,7 +99,7 @@ def run(
         trigger_interval(trigger)
         job = Job(
             journal=journal_place(journal, config),
-            lake=lake_place(lake),
+            lake=place(lake),
             tables=all_tables(files),
             wanted=names_of(tables),
             trigger=trigger,
@@ -115,7 +115,7 @@ def run(
         typer.echo(f"{', '.join(queries)}: from {job.journal} to {job.lake}", err=True)
         with rows_read(once=once) as watch:
             runner.follow(watch)
-        print_statuses(lake_place(lake), token, err=True)
+        print_statuses(place(lake), token, err=True)
 
 
 @app.command(
@@ -147,7 +147,7 @@ def backfill(
         begin, end = day("--from", first), day("--to", last or first)
         job = Job(
             journal=journal_place(journal, config),
-            lake=lake_place(lake),
+            lake=place(lake),
             tables=all_tables(files),
             wanted=names_of(tables),
             token=token,
@@ -166,7 +166,7 @@ def status(
 ) -> None:
     """How far each query is: rows and seconds behind the journal, throughput, its last step."""
     with errors_reported():
-        print_statuses(lake_place(lake), token, as_json=as_json)
+        print_statuses(place(lake), token, as_json=as_json)
 
 
 @app.command(
@@ -193,7 +193,7 @@ def query(
         known = all_tables(files)
         spark = start_spark(master, memory, conf)
         with waiting("asking"):
-            columns, rows = ask(spark, lake_place(lake), known, sql, limit + 1)
+            columns, rows = ask(spark, place(lake), known, sql, limit + 1)
         write_rows(columns, rows[:limit], form)
         if len(rows) > limit:
             typer.echo(f"only the first {limit} rows; --limit shows more", err=True)
@@ -213,7 +213,7 @@ def report(
 
         spark = start_spark(master, memory, conf)
         with waiting("asking the tables"):
-            write_report(spark, lake_place(lake), out)
+            write_report(spark, place(lake), out)
         typer.echo(f"wrote {out}")
 
 
@@ -255,15 +255,15 @@ def all_tables(files: list[Path] | None) -> "dict[str, Table]":
 def journal_place(given: str | None, config: Path | None) -> str:
     """The journal: as given, else that of the configuration."""
     if given is not None:
-        return given if "://" in given else str(Path(given).absolute())
+        return ",".join(place(part.strip()) for part in given.split(","))
     from polywire.server.config import load  # noqa: PLC0415 - see above
 
     with config_errors_reported():
         return str(load(config, ()).config.journal.path.absolute())
 
 
-def lake_place(given: str) -> str:
-    """The lake as Spark and everybody else knows it."""
+def place(given: str) -> str:
+    """A folder or URI that means the same wherever it is read."""
     return given if "://" in given else str(Path(given).absolute())
 
 

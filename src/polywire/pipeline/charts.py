@@ -18,7 +18,7 @@ RIGHT: Final = 12
 TOP: Final = 12
 BOTTOM: Final = 28
 BAR: Final = 26
-COLOURS: Final = 7
+COLOURS: Final = 8
 """Colours there are; further series begin anew."""
 
 

@@ -38,6 +38,8 @@ SETTINGS: Final = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # So many partitions of the lake are written at once before rows have to be sorted for it.
     "spark.sql.maxConcurrentOutputFileWriters": "32",
+    # A micro-batch is held for a second or two while its tables are written.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Folders a job leaves are told apart by its own manifest, not by Spark's marker files.

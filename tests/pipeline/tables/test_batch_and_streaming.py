@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from polywire.pipeline.batches import batch_writer
 from polywire.pipeline.lake import Lake
@@ -12,7 +14,19 @@ from tests.pipeline.tables.made_traffic import made, shuffled
 from tests.pipeline.tables.reference import tables
 from tests.pipeline.tables.rows import batched, collected, frame, ordered
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
+
+
+def to_the_end(writer: DataStreamWriter) -> None:
+    """Run a query until it has read everything; once more where the machine was too busy to start a worker in time."""
+    for left in (2, 1, 0):
+        try:
+            assert writer.start().awaitTermination(400)
+        except StreamingQueryException as error:
+            if not left or "failed to connect back" not in str(error):
+                raise
+        else:
+            return
 
 
 def test_every_table_has_the_schema_it_is_documented_with(spark: SparkSession, tmp_path: Path) -> None:
@@ -32,10 +46,9 @@ def test_rows_at_rest_give_the_tables_that_plain_python_gives(spark: SparkSessio
 
 
 def test_a_shuffled_and_late_stream_gives_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
-    seed = 3
-    rows = made(seed)
+    rows = made(3, steps=250)
     lake = Lake(tmp_path / "lake", durable=False)
-    batches = shuffled(rows, 4, seed)
+    batches = shuffled(rows, 3, 3)
     stateless = [table for table in TABLES.values() if not table.stateful and table.after is None]
     stream = batched(spark, tmp_path / "rows", batches, stream=True)
     plain = stream.writeStream.foreachBatch(batch_writer(lake, stateless, "plain"))
@@ -45,8 +58,7 @@ def test_a_shuffled_and_late_stream_gives_the_same_tables(spark: SparkSession, t
         .writeStream.foreachBatch(batch_writer(lake, [TABLES["calls"]], "calls", [TABLES["latency"]]))
     )
     for name, writer in (("plain", plain), ("calls", matched)):
-        query = writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True).start()
-        assert query.awaitTermination(240)
+        to_the_end(writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True))
     wanted = tables(rows)
     for name in TABLES:
         assert collected(lake.read(name, spark)) == ordered(wanted[name]), name

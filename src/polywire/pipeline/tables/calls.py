@@ -58,7 +58,8 @@ TIMEOUT: Final = "timeout"
 TIMEOUT_TAG: Final = "timeout"
 """What the hub calls its own timeouts."""
 
-BUCKETS: Final = 16
+BUCKETS: Final = 8
+"""Of each node: a bucket is the least that one task can have, and costs some milliseconds a micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,29 +35,26 @@ KEYS: Final = ("day", "minute", "event", "node", "channel", "connection", "offse
 
 def build(rows: DataFrame) -> DataFrame:
     """Publications per minute and topic, and each event that changes who is subscribed."""
+    published = (
+        rows.filter(sf.col("kind") == "publish")
+        .groupBy(minute_of(sf.col("ts")).alias("minute"), "channel")
+        .agg(
+            sf.count("*").alias("published"),
+            sf.sum(sf.when(has_flag(UNHEARD_FLAG), 1).otherwise(0)).alias("unheard"),
+        )
+        .withColumn("event", sf.lit("publish"))
+    )
     event = (
-        sf.when(sf.col("kind").isin("publish", "disconnect"), sf.col("kind"))
+        sf.when(sf.col("kind") == "disconnect", sf.col("kind"))
         .when(sf.col("kind").isin("subscribe", "unsubscribe") & ~has_flag(PERSISTENT_FLAG), sf.col("kind"))
         .when(is_start(), START)
     )
-    published = sf.col("event") == "publish"
-    return (
+    events = (
         rows.withColumn("event", event)
         .filter(sf.col("event").isNotNull())
-        .groupBy(
-            minute_of(sf.col("ts")).alias("minute"),
-            "event",
-            sf.when(~published, sf.col("node")).alias("node"),
-            "channel",
-            sf.when(~published, sf.col("connection")).alias("connection"),
-            sf.when(~published, sf.col("offset")).alias("offset"),
-        )
-        .agg(
-            sf.sum(sf.when(published, 1).otherwise(0)).alias("published"),
-            sf.sum(sf.when(published & has_flag(UNHEARD_FLAG), 1).otherwise(0)).alias("unheard"),
-        )
-        .withColumn("day", day_of(sf.col("minute")))
+        .select(minute_of(sf.col("ts")).alias("minute"), "event", "node", "channel", "connection", "offset")
     )
+    return published.unionByName(events, allowMissingColumns=True).withColumn("day", day_of(sf.col("minute")))
 
 
 def merge(parts: DataFrame) -> DataFrame:

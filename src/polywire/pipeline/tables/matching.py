@@ -84,6 +84,8 @@ def match(before: Waiting, rows: Any, timeout: int, lateness: int) -> tuple[Any,
     parts = rows.loc[rows["role"].to_numpy() != CLOCK, STORED.names]
     if len(before.rows):
         parts = pd.concat([before.rows, parts], ignore_index=True)
+    if not len(parts):  # a clock, and nothing it could settle: most buckets of a small micro-batch
+        return parts, Waiting(parts, clock)
     role = parts["role"].to_numpy()
     answered = parts[role == ANSWERED]
     asked = parts[role <= OPENING]

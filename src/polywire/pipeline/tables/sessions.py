@@ -59,22 +59,35 @@ def _header(name: str) -> Column:
 
 
 def build(rows: DataFrame) -> DataFrame:
-    """What the rows say of each connection, and one row per start of the hub."""
-    concerned = rows.filter((sf.col("connection") > 0) | is_start())
-    start = sf.when(is_start(), sf.col("offset"))
-    return concerned.groupBy(day_of(sf.col("ts")).alias("day"), "node", "connection", start.alias("start")).agg(
-        sf.max(_of("connect", protocol())).alias("protocol"),
-        sf.max(_of("connect", sf.col("client"))).alias("client"),
-        sf.max(_of("connect", _header("user"))).alias("user"),
-        sf.max(_of("connect", _header("address"))).alias("address"),
-        sf.min(_of("connect", sf.col("ts"))).alias("connected"),
-        sf.min(_of("connect", sf.col("offset"))).alias("first"),
-        sf.min(_of("disconnect", sf.col("ts"))).alias("disconnected"),
-        sf.max(_of("disconnect", _header("reason"))).alias("reason"),
-        sf.max("ts").alias("seen"),
-        sf.sum(sf.when(is_message(), 1).otherwise(0)).alias("messages"),
-        sf.sum(sf.when(is_message(), sf.col("size")).otherwise(0)).alias("bytes"),
+    """What the rows say of each connection, and one row per start of the hub.
+
+    Words come as they are, one row for each event, and only numbers are added up: Spark sorts all rows to find the
+    greatest of some words.
+    """
+    counted = (
+        rows.filter(sf.col("connection") > 0)
+        .groupBy(day_of(sf.col("ts")).alias("day"), "node", "connection")
+        .agg(
+            sf.max("ts").alias("seen"),
+            sf.sum(sf.when(is_message(), 1).otherwise(0)).alias("messages"),
+            sf.sum(sf.when(is_message(), sf.col("size")).otherwise(0)).alias("bytes"),
+        )
     )
+    events = rows.filter(sf.col("kind").isin("connect", "disconnect") | is_start()).select(
+        day_of(sf.col("ts")).alias("day"),
+        "node",
+        "connection",
+        sf.when(is_start(), sf.col("offset")).alias("start"),
+        _of("connect", protocol()).alias("protocol"),
+        _of("connect", sf.col("client")).alias("client"),
+        _of("connect", _header("user")).alias("user"),
+        _of("connect", _header("address")).alias("address"),
+        _of("connect", sf.col("ts")).alias("connected"),
+        _of("connect", sf.col("offset")).alias("first"),
+        _of("disconnect", sf.col("ts")).alias("disconnected"),
+        _of("disconnect", _header("reason")).alias("reason"),
+    )
+    return events.unionByName(counted, allowMissingColumns=True)
 
 
 def merge(parts: DataFrame) -> DataFrame:
@@ -84,8 +97,8 @@ def merge(parts: DataFrame) -> DataFrame:
         *[sf.min(name).alias(name) for name in ("connected", "first", "disconnected")],
         sf.max("reason").alias("reason"),
         sf.max("seen").alias("seen"),
-        sf.sum("messages").alias("messages"),
-        sf.sum("bytes").alias("bytes"),
+        sf.coalesce(sf.sum("messages"), sf.lit(0)).alias("messages"),
+        sf.coalesce(sf.sum("bytes"), sf.lit(0)).alias("bytes"),
         sf.min("day").alias("day"),
     )
 
