@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import typer
 
+from polywire.cli.printing import shown
 from polywire.errors import PolywireError
 
 
@@ -58,7 +59,8 @@ def run(command: str, work: Coroutine[Any, Any, None], *, endless: bool = False,
         if found is None:
             raise
         code = found
-        typer.echo(f"polywire {command}: {_words(error)}", err=True)
+        # A server's words are in it, perhaps: they must not do anything to the terminal.
+        typer.echo(f"polywire {command}: {shown(_words(error))}", err=True)
     else:
         code = Code.DONE
     _flush()
