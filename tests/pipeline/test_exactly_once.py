@@ -90,7 +90,8 @@ def driver(place: Path, hub: str, *more: str) -> Iterator["subprocess.Popen[str]
         try:
             yield process
         finally:
-            with contextlib.suppress(ProcessLookupError):
+            # One that has ended by itself has taken Spark along, and its number may be somebody else's by now.
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
