@@ -107,8 +107,8 @@ def tables(bench: Bench) -> Iterator[Line]:
 def delay(bench: Bench) -> Iterator[Line]:
     """Safe in the journal to visible in ``messages``, all tables being written."""
     found = delays(bench.spark, fresh(bench.folder / "delay"), seconds=40.0 if bench.rounds > 1 else 15.0)
-    shown = f"p50 of {len(found)} rows, most {max(found):.1f} s"
-    yield Line("publish to visible in messages", shown, median(found), most=3.0, unit="s")
+    shown = f"p50 of {len(found)} rows, most {max(found, default=0):.1f} s"
+    yield Line("publish to visible in messages", shown, median(found or [float("inf")]), most=3.0, unit="s")
 
 
 def idle(bench: Bench) -> Iterator[Line]:

@@ -90,6 +90,19 @@ def test_a_query_that_fails_is_told_in_a_line(spark: SparkSession, tmp_path: Pat
     assert read_statuses(Notes(str(tmp_path / "lake")))[0].state == "failed"
 
 
+def test_a_table_that_fails_is_told_however_long_its_error_is(spark: SparkSession, tmp_path: Path) -> None:
+    @table
+    def bad(rows: DataFrame) -> DataFrame:
+        raise ValueError("no such thing" + " at all" * 20_000 + f" in {rows.columns}")
+
+    write_journal(tmp_path / "journal", messages(3))
+    failing = Runner(spark, Job(str(tmp_path / "journal"), str(tmp_path / "lake"), {"bad": bad}, once=True))
+    failing.start()
+    with pytest.raises(QueryFailedError, match="no such thing at all"):
+        failing.follow()
+    assert read_statuses(Notes(str(tmp_path / "lake")))[0].state == "failed"
+
+
 def test_a_lake_without_tables_says_how_to_get_some(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="pipeline run --once"):
         ask(spark, str(tmp_path), TABLES, "SELECT 1", 10)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from polywire.pipeline.batches import batch_writer
@@ -28,6 +28,10 @@ UPKEEP: Final = 60.0
 TICKS: Final = "10"
 """Seconds without rows after which a stateful table is told how late it is."""
 
+TRACEBACK: Final = "Traceback (most recent call last)"
+LONGEST_REASON: Final = 500
+"""Characters of an error that are shown."""
+
 Watch = Callable[[list[Status]], None]
 
 
@@ -46,6 +50,7 @@ class Running:
 
     group: Group
     query: StreamingQuery
+    failures: list[str]
     rows: int = 0
     batch: int = -1
     status: Status | None = None
@@ -66,7 +71,8 @@ class Runner:
         """Start the queries; their names."""
         wanted = closure(self._job.wanted or tuple(self._job.tables), self._job.tables)
         for group in arrange(wanted, self._job.tables, self._notes):
-            self._queries.append(Running(group, self._start(group)))
+            failures: list[str] = []
+            self._queries.append(Running(group, self._start(group, failures), failures))
         return [running.group.query for running in self._queries]
 
     def follow(self, watch: Watch | None = None) -> None:
@@ -93,7 +99,7 @@ class Runner:
         """Let ``follow`` come to its end; from any thread, or a signal's handler."""
         self._stopping = True
 
-    def _start(self, group: Group) -> StreamingQuery:
+    def _start(self, group: Group, failures: list[str]) -> StreamingQuery:
         options = self._job.source_options(group.columns, group.kinds)
         if group.stateful is not None:
             options.setdefault("ticks", TICKS)
@@ -105,7 +111,7 @@ class Runner:
         made_after = [table for table in group.tables if table.after is not None]
         writer = (
             rows.writeStream.queryName(group.query)
-            .foreachBatch(batch_writer(self._lake, of_rows, group.query, made_after))
+            .foreachBatch(_told(batch_writer(self._lake, of_rows, group.query, made_after), failures))
             .option("checkpointLocation", self._notes.checkpoint(group.query))
             .outputMode(stateful.output_mode if stateful is not None else "append")
         )
@@ -118,7 +124,8 @@ class Runner:
             if progress["batchId"] > running.batch:
                 running.batch = int(progress["batchId"])
                 running.rows += int(progress["numInputRows"])
-        state = "running" if running.query.isActive else "failed" if running.query.exception() else "ended"
+        failed = running.failures or running.query.exception() is not None
+        state = "running" if running.query.isActive else "failed" if failed else "ended"
         status = of_progress(
             running.group.query,
             tuple(table.name for table in running.group.tables),
@@ -135,6 +142,8 @@ class Runner:
     def _check(self) -> None:
         for running in self._queries:
             error = running.query.exception()
+            if running.failures and not running.query.isActive:
+                raise QueryFailedError(running.group.query, running.failures[0])
             if error is not None:
                 raise QueryFailedError(running.group.query, reason_of(error)) from None
 
@@ -160,14 +169,31 @@ class Runner:
                 self._lake.compact(table.name, self._spark)
 
 
+def _told(write: Callable[[DataFrame, int], None], failures: list[str]) -> Callable[[DataFrame, int], None]:
+    """The same, with an error remembered here and told to Spark in one line.
+
+    Spark searches what it is told with a regular expression that overflows the stack on a long text, and the query then
+    ends without an error to be seen.
+    """
+
+    def written(batch: DataFrame, batch_id: int) -> None:
+        try:
+            write(batch, batch_id)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            failures.append(reason_of(error))
+            raise PipelineError(failures[-1]) from None
+
+    return written
+
+
 def reason_of(error: Any) -> str:
-    """The line of an error that says what is the matter: the last one of a Python traceback, else the first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    for number, line in enumerate(lines):
-        if "Traceback (most recent call last)" in line:
-            told = [
-                text for text in lines[number:] if ": " in text and not text.startswith(("File ", "at ", "SQLSTATE"))
-            ]
-            if told:
-                return told[-1]
-    return lines[0] if lines else type(error).__name__
+    """The line of an error that says what is the matter: the one that ends a Python traceback, else the first."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    told = lines[0].strip() if lines else type(error).__name__
+    inside = False
+    for line in lines:
+        if TRACEBACK in line:
+            inside = True
+        elif inside and not line[0].isspace():
+            told, inside = line, False
+    return told[:LONGEST_REASON]

@@ -119,7 +119,7 @@ def _settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     settings = {"spark.master": master, **SETTINGS}
     # Workers take python3 from PATH otherwise, which may be another one.
     settings["spark.pyspark.python"] = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"
+    settings["spark.driver.extraJavaOptions"] = f"-Xss8m -Dlog4j2.configurationFile={LOGGING.as_uri()}"
     cores = local_cores(master)
     if cores is not None:
         settings["spark.sql.shuffle.partitions"] = str(cores)
