@@ -7,6 +7,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 WORKERS ?= auto
+TESTS ?=
 SECONDS_EACH ?= 100
 HOT_SOURCES := $(shell find src/polywire -name '*.py')
 INSTALLED := $(VENV)/.installed
@@ -45,7 +46,7 @@ proto: $(INSTALLED) ## generate the protobuf modules anew from their .proto file
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src $$(find src -name '*.proto')
 
 test: setup ## run all tests, the conformance table and a few seconds of fuzzing
-	@$(BIN)/python -m pytest -n $(WORKERS) --conformance
+	@$(BIN)/python -m pytest -n $(WORKERS) --conformance $(TESTS)
 
 lint: $(INSTALLED) ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .
