@@ -36,7 +36,6 @@ SOURCE_OPTIONS: Final = (
     "onCorrupt",
     "reader",
     "maxRowsPerTrigger",
-    "maxBytesPerTrigger",
     "rowsPerPartition",
     "ticks",
 )
@@ -59,7 +58,6 @@ class SourceOptions:
     on_corrupt: str
     reader: str | None
     rows_per_trigger: int
-    bytes_per_trigger: int | None
     rows_per_partition: int
     ticks: float | None
 
@@ -90,7 +88,6 @@ class SourceOptions:
             on_corrupt=one_of("onCorrupt", given.get("oncorrupt", "gap"), ("gap", "raise", "skip")),
             reader=given.get("reader"),
             rows_per_trigger=number("maxRowsPerTrigger", given.get("maxrowspertrigger"), ROWS_PER_TRIGGER),
-            bytes_per_trigger=number("maxBytesPerTrigger", given.get("maxbytespertrigger"), 0) or None,
             rows_per_partition=number("rowsPerPartition", given.get("rowsperpartition"), ROWS_PER_PARTITION),
             ticks=seconds("ticks", given.get("ticks")),
         )
