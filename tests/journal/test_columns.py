@@ -1,6 +1,7 @@
 """Rows by column: what is appended comes out as Arrow's columns, whatever it has in common with its neighbours."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,34 @@ def test_rows_that_have_all_in_common_are_one_stretch() -> None:
     assert len({row["ts"] for row in made}) == 2
 
 
+@pytest.mark.parametrize("different", ["", "kind", "protocol", "flags", "client", "channel", "correlation"])
+def test_columns_of_one_value_are_as_right_as_others(different: str) -> None:
+    maker = BatchMaker("here")
+    for count in (1, 30, 5000, 70_000, 30):  # some of them are longer than what is kept of a batch before
+        columns = Columns(0)
+        base: dict[str, Any] = {"kind": PUBLISH, "protocol": NO_PROTOCOL, "flags": 2, "client": "me", "channel": "a"}
+        values: list[dict[str, Any]] = [dict(base, correlation="") for _ in range(count)]
+        if different:
+            values[-1][different] = {"kind": ACK, "protocol": UMQ, "flags": 0, "correlation": "c"}.get(different, "")
+        for number, each in enumerate(values):
+            columns.append(
+                each["kind"], each["protocol"], each["flags"], number % 3, TIME, each["client"], each["channel"], b"x",
+                each["correlation"],
+            )  # fmt: skip
+        columns.close()
+        batch = maker.make(columns)
+        batch.validate(full=True)
+        names = [name for name in SCHEMA.names if name in base or name == "correlation"]
+        first, last = (
+            batch.select(names).slice(0, 1).to_pylist()[0],
+            batch.select(names).slice(count - 1).to_pylist()[0],
+        )
+        plain = {"kind": "publish", "protocol": None, "flags": 2, "client": "me", "channel": "a", "correlation": None}
+        other = {"kind": "ack", "protocol": "umq", "flags": 0, "client": None, "channel": None, "correlation": "c"}
+        assert last == {name: (other if name == different else plain)[name] for name in names}
+        assert first == (plain if count > 1 else last)
+
+
 def test_attachments_count_and_sizes_can_be_larger_than_what_is_kept() -> None:
     columns = Columns(0)
     columns.append(PUBLISH, UMQ, 0, 1, TIME, "", "a", b"x")
@@ -62,13 +91,15 @@ def test_attachments_count_and_sizes_can_be_larger_than_what_is_kept() -> None:
     assert [row["size"] for row in made] == [6, 2, 5000]
 
 
-@pytest.mark.parametrize("protocol", ["fmqp", "mqtt"])
+@pytest.mark.parametrize("protocol", ["fmqp", "mqtt", "mqtt with QoS 1"])
 def test_a_run_is_located_in_the_octets_it_came_in(protocol: str) -> None:
     messages = [(f"a/{number % 7}", b"x" * (number * 13 % 300)) for number in range(1, 200)]
     if protocol == "fmqp":
         frames = [encode(Publication(topic, body)) for topic, body in messages]
-    else:
+    elif protocol == "mqtt":
         frames = [encode_mqtt(Publish(topic, body)) for topic, body in messages]
+    else:
+        frames = [encode_mqtt(Publish(topic, body, 1, packet_id=257)) for topic, body in messages]
     before, behind = b"something else", b"and more"
     data = before + b"".join(frames) + behind
     columns = Columns(0)

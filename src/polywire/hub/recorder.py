@@ -106,14 +106,14 @@ class Recorder:
         """About how many octets wait to be taken."""
         return self.octets + self.columns.octets()
 
-    def begin_run(self, data: bytes, count: i64, client: Client, now: i64, *, heard: bool) -> i64:
-        """Plain publications are about to be located: where their chunk begins in the arena, or -1 for not at all."""
+    def begin_run(self, data: bytes, count: i64, client: Client, now: i64, flags: i64) -> i64:
+        """Publications are about to be located: where their chunk begins in the arena, or -1 for not at all."""
         if self.failed:
             self.unrecorded += count
             return -1
         self._ready(len(data))
         columns = self.columns
-        columns.stretch(PUBLISH, client.protocol, 0 if heard else UNHEARD_FLAG, client.number, now, client.name)
+        columns.stretch(PUBLISH, client.protocol, flags, client.number, now, client.name)
         return columns.hold(data)
 
     def published(self, message: Message, client: Client, flags: int, *, heard: bool) -> int:

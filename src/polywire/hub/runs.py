@@ -12,6 +12,7 @@ from mypy_extensions import i64, mypyc_attr
 from polywire.hub.client import Client
 from polywire.hub.recorder import Recorder
 from polywire.hub.routes import Route
+from polywire.journal.kinds import QOS_SHIFT, UNHEARD_FLAG
 from polywire.protocols.frame import Run
 
 
@@ -25,7 +26,7 @@ class Runs:
         self._start: i64 = 0
         self._end: i64 = 0
         self._count: i64 = 0
-        self._heard = True
+        self._flags: i64 = 0
 
     def locate(self, data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
         """Write where the topics and bodies of the frames stand, counted from ``base``."""
@@ -33,8 +34,10 @@ class Runs:
 
     def add(self, run: Run, recorder: Recorder, now: i64) -> None:
         """One more run of the chunk at hand."""
-        heard = len(cast("Route", run.route).subscriptions) > 0
-        if run.start == self._end and heard == self._heard and run.data is self._data:
+        flags: i64 = run.qos << QOS_SHIFT
+        if len(cast("Route", run.route).subscriptions) == 0:
+            flags |= UNHEARD_FLAG
+        if run.start == self._end and flags == self._flags and run.data is self._data:
             self._end = run.end
             self._count += run.count
             return
@@ -43,7 +46,7 @@ class Runs:
         self._start = run.start
         self._end = run.end
         self._count = run.count
-        self._heard = heard
+        self._flags = flags
 
     def record(self, recorder: Recorder, now: i64) -> i64:
         """Something else follows, or nothing: record what there is. Returns the offset behind it, -1 for none."""
@@ -51,7 +54,7 @@ class Runs:
         if count == 0:
             return -1
         data = self._data
-        base = recorder.begin_run(data, count, self._client, now, heard=self._heard)
+        base = recorder.begin_run(data, count, self._client, now, self._flags)
         self._data = b""
         self._count = 0
         if base < 0:

@@ -24,6 +24,11 @@ class Columns:
         self.first: i64 = first
         self.rows: i64 = 0
         self.state = False
+        # What all rows have in common is not looked for again when Arrow's columns are made.
+        self.mixed = False  # they differ in kind, protocol or flags
+        self.worded = False  # one has a correlation, a content type or headers
+        self.anonymous = False  # one has no client
+        self.nameless = False  # one has no channel
         self.arena: Final = BytesWriter()
         self.places: Final = BytesWriter()  # of each row: where its channel begins and ends, where its body does
         self.words: Final = BytesWriter()  # of each stretch: client, correlation, content type, headers
@@ -39,6 +44,9 @@ class Columns:
         self._kind: i64 = -1
         self._protocol: i64 = 0
         self._flags: i64 = 0
+        self._first_kind: i64 = 0
+        self._first_protocol: i64 = 0
+        self._first_flags: i64 = 0
         self._connection: i64 = 0
         self._time: i64 = 0
         self._client = ""
@@ -86,6 +94,8 @@ class Columns:
         start: i64 = len(arena)
         if channel:
             arena.write(channel.encode("utf-8", "replace"))
+        else:
+            self.nameless = True
         middle: i64 = len(arena)
         if body:
             arena.write(body)
@@ -132,6 +142,16 @@ class Columns:
     ) -> None:
         if len(self.kinds) > 0:
             write_i32_le(self.run_ends, i32(self.rows))
+            if kind != self._first_kind or flags != self._first_flags or protocol != self._first_protocol:
+                self.mixed = True
+        else:
+            self._first_kind = kind
+            self._first_protocol = protocol
+            self._first_flags = flags
+        if not client:
+            self.anonymous = True
+        if correlation or content_type or headers:
+            self.worded = True
         self._kind = kind
         self._protocol = protocol
         self._flags = flags

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import ipc
 
-from polywire.journal.framing import BLANK_CRC, CRC_KEY, OFFSET_KEY, parse_message, put_crc
+from polywire.journal.framing import BLANK_CRC, CRC_KEY, MARKER, OFFSET_KEY, header_length, put_crc
 from polywire.journal.head import SEGMENT_SCHEMA, WRITE_OPTIONS, blank_head
 
 FIRST_ROOM: Final = 1 << 20
@@ -39,12 +39,10 @@ class BatchEncoder:
         writer.write_batch(batch, custom_metadata={OFFSET_KEY: str(first_offset), CRC_KEY: BLANK_CRC})
         end = int(sink.tell())
         start = len(self._head)
-        view = memoryview(room)
-        if view[:start] != self._head:
+        octets = memoryview(room)[start:end]
+        if not room.startswith(self._head) or not room.startswith(MARKER, start):
             raise ValueError(f"the batch's dictionaries are not those of the segments of node {self._node!r}")
-        message = parse_message(view, start, end)
-        octets = view[start : message.end]
-        return EncodedBatch(octets, put_crc(octets, message.header_length))
+        return EncodedBatch(octets, put_crc(octets, header_length(octets)))
 
     def _room_for(self, plain: int) -> bytearray:
         """Room for a message of this size before compression, which may grow a little where nothing can be saved."""

@@ -102,15 +102,20 @@ def check_batch(data: memoryview, position: int, end: int) -> IpcMessage:
     return message
 
 
+def header_length(message: memoryview) -> int:
+    """How many octets come before a message's body, by its own word."""
+    return 8 + int(_I32.unpack_from(message, 4)[0])
+
+
 def check_known(message: memoryview, crc: int) -> None:
     """That these octets are the batch that was written with this CRC: much less work than ``check_batch``."""
     if len(message) < _FEWEST_OCTETS:
         raise BadMessage(f"only {len(message)} octets are left", torn=True)
-    header_length = 8 + int(_I32.unpack_from(message, 4)[0])
-    if not _FEWEST_OCTETS <= header_length <= len(message):
-        raise BadMessage(f"its header can't have {header_length - 8} octets")
-    digits = digits_at(message, header_length)
-    if message[digits : digits + CRC_DIGITS] != b"%08x" % crc or crc_of(message, header_length) != crc:
+    head = header_length(message)
+    if not _FEWEST_OCTETS <= head <= len(message):
+        raise BadMessage(f"its header can't have {head - 8} octets")
+    digits = digits_at(message, head)
+    if message[digits : digits + CRC_DIGITS] != b"%08x" % crc or crc_of(message, head) != crc:
         raise BadMessage("its CRC is not that of its octets")
 
 

@@ -65,16 +65,17 @@ class Discarded(Frame):
 class Run:
     """Consecutive publications to one route, as the slice of the input they came in.
 
-    ``data[start:end]`` is ``count`` whole frames that may be forwarded as they are. ``route`` is whatever the route
-    table given to the scanner holds.
+    ``data[start:end]`` is ``count`` whole frames that may be forwarded as they are, unless ``qos`` is 1: then each is
+    to be acknowledged. ``route`` is whatever the route table given to the scanner holds.
     """
 
-    def __init__(self, route: object, data: bytes, start: int, end: int, count: int) -> None:
+    def __init__(self, route: object, data: bytes, start: int, end: int, count: int, qos: int = 0) -> None:
         self.route: Final = route
         self.data: Final = data
         self.start: Final = start
         self.end: Final = end
         self.count: Final = count
+        self.qos: Final = qos
 
     def octets(self) -> bytes:
         """The frames of the run as they stand on the wire."""

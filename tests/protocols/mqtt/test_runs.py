@@ -3,10 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from librt.strings import BytesWriter
 
 from polywire.protocols.frame import Frame, Run
-from polywire.protocols.mqtt import Connect, Decoder, Pingreq, Publish, RemoteProtocolError, encode
-from polywire.protocols.mqtt.frames import publications_in
+from polywire.protocols.mqtt import Connect, Decoder, Pingreq, Puback, Publish, RemoteProtocolError, encode
+from polywire.protocols.mqtt.frames import acknowledge, publications_in
 from tests.protocols.mqtt.strategies import from_client
 from tests.protocols.mqtt.wire import connected, decoded, octets
 
@@ -54,6 +55,36 @@ def test_anything_but_a_plain_publication_comes_as_a_frame_in_its_place() -> Non
     ]
     for other in others:
         assert scan(publications("a") + encode(other) + publications("a"), {b"a": 1}) == [(1, 1), other, (1, 1)]
+
+
+@pytest.mark.rule("MQTT-194")
+def test_publications_with_qos_1_are_runs_of_their_own_where_that_is_wanted() -> None:
+    confirmed = [Publish("a", b"x", 1, packet_id=1), Publish("b", b"", 1, packet_id=65535)]
+    data = publications("a") + b"".join(map(encode, confirmed)) + publications("b")
+    items = connected().feed_runs(data, {b"a": 1, b"b": 1}, NO_ROUTES.get, 1)
+    assert [(item.qos, item.count) for item in items if isinstance(item, Run)] == [(0, 1), (1, 2), (0, 1)]
+    run = items[1]
+    assert isinstance(run, Run)
+    assert publications_in(run.data, run.start, run.end) == confirmed
+    acks = BytesWriter()
+    acknowledge(run.data, run.start, run.end, acks)
+    assert acks.getvalue() == encode(Puback(1)) + encode(Puback(65535))
+
+
+@pytest.mark.rule("MQTT-194")
+def test_what_is_not_a_plain_publication_with_qos_1_is_no_part_of_its_runs() -> None:
+    others: list[Frame] = [
+        Publish("a", b"", 1, True, packet_id=1),
+        Publish("a", b"", 1, dup=True, packet_id=1),
+        Publish("a", b"", 2, packet_id=1),
+        Publish("elsewhere", b"", 1, packet_id=1),
+    ]
+    for other in others:
+        assert connected().feed_runs(encode(other), {b"a": 1}, NO_ROUTES.get, 1) == [other]
+    for bad, rule in (("32 05 00 01 'a' 00 00", "MQTT-017"), ("32 04 00 01 'a' 00", "MQTT-178")):
+        with pytest.raises(RemoteProtocolError) as caught:
+            connected().feed_runs(octets(bad), {b"a": 1}, NO_ROUTES.get, 1)
+        assert caught.value.rule == rule
 
 
 @pytest.mark.rule("MQTT-194")
@@ -137,16 +168,26 @@ def test_the_scanner_knows_order_and_limits_too() -> None:
 
 
 @pytest.mark.rule("MQTT-194", "MQTT-168")
-@given(st.lists(from_client | st.sampled_from([Publish("a", b"1"), Publish("b", b"2")]), max_size=12), st.data())
-def test_the_scanner_finds_what_the_decoder_does_however_it_is_cut(frames: list[Frame], data: st.DataObject) -> None:
+@given(
+    st.lists(
+        from_client | st.sampled_from([Publish("a", b"1"), Publish("b", b"2"), Publish("a", b"3", 1, packet_id=7)]),
+        max_size=12,
+    ),
+    st.integers(0, 1),
+    st.data(),
+)
+def test_the_scanner_finds_what_the_decoder_does_however_it_is_cut(
+    frames: list[Frame], max_qos: int, data: st.DataObject
+) -> None:
     stream = b"".join(map(encode, frames))
     cut = data.draw(st.integers(0, len(stream)))
     routes: dict[bytes, object] = {}
     decoder = connected()
     got: list[Frame] = []
     for chunk in (stream[:cut], stream[cut:]):
-        for item in decoder.feed_runs(chunk, routes, lambda topic: routes.setdefault(topic, len(topic))):
+        for item in decoder.feed_runs(chunk, routes, lambda topic: routes.setdefault(topic, len(topic)), max_qos):
             if isinstance(item, Run):
+                assert item.qos <= max_qos
                 assert publications_in(item.data, item.start, item.end) == decoded(item.octets())
                 got += decoded(item.octets())
             else:
@@ -181,6 +222,6 @@ def test_the_rest_of_a_large_packet_is_only_collected_until_it_is_whole() -> Non
 
 @pytest.mark.parametrize("size", [0, 1, 122, 123, 16_000, 17_000, 2_097_200])
 def test_a_run_is_read_whatever_the_length_of_its_headers(size: int) -> None:
-    frames = [Publish("a/b", b"x" * size), Publish("a/b", b""), Publish("ä", b"y" * size)]
+    frames = [Publish("a/b", b"x" * size), Publish("a/b", b""), Publish("ä", b"y" * size, 1, packet_id=300)]
     data = b"".join(map(encode, frames))
     assert publications_in(b"before" + data + b"behind", 6, 6 + len(data)) == frames

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from polywire.hub.recorder import BATCH_OCTETS, Recorder
+from polywire.journal.batches import BatchMaker
+from polywire.journal.kinds import QOS_SHIFT, UNHEARD_FLAG
 from polywire.protocols.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.protocols.mqtt.broker import Broker, MqttClient
 
@@ -138,3 +140,34 @@ def test_acknowledgements_of_what_was_sent_before_a_reconnection_are_taken_at_on
     second.send(Puback(1))
     disk.write()
     assert second.got() == []
+
+
+def test_publications_with_qos_1_that_came_together_are_acknowledged_when_all_are_safe(
+    broker: Broker, disk: Disk
+) -> None:
+    watcher = connected(broker, disk, ("heard/#", 0))
+    topics = ["unheard", "heard/a", "queue/q", "heard/b", "unheard"]
+    frames = [Publish(topic, topic.encode(), 1, packet_id=7 + at) for at, topic in enumerate(topics)]
+    publisher = broker.client("publisher")
+    disk.recorder.take()
+    publisher.send(*frames)
+    assert publisher.got() == []
+    disk.write()
+    assert publisher.got() == [Puback(7 + at) for at in range(5)]
+    assert watcher.got() == [Publish("heard/a", b"heard/a"), Publish("heard/b", b"heard/b")]
+    assert [message.body for message in broker.hub.queue("q").contents()] == [b"queue/q"]
+    rows = [row for columns in disk.recorder.take() for row in BatchMaker("here").make(columns).to_pylist()]
+    assert [(row["kind"], row["channel"], row["body"]) for row in rows] == [
+        ("enqueue" if topic == "queue/q" else "publish", topic, topic.encode()) for topic in topics
+    ]
+    heard = [row["flags"] & UNHEARD_FLAG == 0 for row in rows]
+    assert heard == [False, True, True, True, False]
+    assert {(row["flags"] >> QOS_SHIFT) & 3 for row in rows} == {1}
+
+
+def test_publications_with_qos_1_are_not_taken_while_the_journal_can_t_be_written(broker: Broker, disk: Disk) -> None:
+    publisher = broker.client("publisher")
+    disk.recorder.failed = True
+    publisher.send(Publish("t", b"x", 1, packet_id=1))
+    assert publisher.got() == []
+    assert publisher.closed()

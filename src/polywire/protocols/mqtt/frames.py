@@ -21,6 +21,7 @@ from polywire.protocols.mqtt.packets import (
     DISCONNECT,
     MAX_OCTETS,
     NAMES,
+    PUBACK,
     PUBLISH,
     PUBREL,
     SUBACK,
@@ -32,7 +33,7 @@ from polywire.protocols.mqtt.packets import (
 from polywire.protocols.mqtt.reading import read_other, read_publish
 from polywire.protocols.mqtt.state import REFUSAL, Sender, State, after, out_of_order
 from polywire.protocols.mqtt.topics import name_problem, plain_name
-from polywire.protocols.mqtt.writing import encode
+from polywire.protocols.mqtt.writing import encode, write_acknowledgement
 from polywire.protocols.octets import Names, same_octets
 
 __all__ = ["MAX_FILTERS", "MAX_PACKET", "MAX_PACKET_BEFORE_CONNECT", "Decoder", "Role", "encode"]
@@ -48,7 +49,9 @@ MAX_PACKET_BEFORE_CONNECT: Final = MAX_HEADER + 10 + 5 * (2 + MAX_OCTETS)
 
 MAX_FILTERS: Final = 16384
 
-PLAIN_PUBLISH: Final = 0x30  # QoS 0, neither DUP nor RETAIN
+# Neither DUP nor RETAIN:
+PLAIN_PUBLISH: Final = 0x30  # QoS 0
+CONFIRMED_PUBLISH: Final = 0x32  # QoS 1
 
 _names: Final = Names()
 
@@ -138,13 +141,14 @@ class Decoder:
         return frames
 
     def feed_runs(
-        self, data: bytes, routes: dict[bytes, object], resolve: Callable[[bytes], object | None]
+        self, data: bytes, routes: dict[bytes, object], resolve: Callable[[bytes], object | None], max_qos: i64 = 0
     ) -> list[Frame | Run]:
         """As ``feed``, with consecutive publications to one route as one ``Run`` (MQTT-194).
 
         ``routes`` maps the octets of topic names to routes. A name it lacks is given to ``resolve``, which returns
-        its route (and may put it into ``routes``), or None to have the frame itself. Only what may be forwarded as
-        it stands becomes part of a run: QoS 0, no flags, the shortest header, a valid name outside of ``$``.
+        its route (and may put it into ``routes``), or None to have the frame itself. Only publications with no flags,
+        the shortest header and a valid name outside of ``$`` become part of a run: those with QoS 0 may be forwarded as
+        they stand, those with QoS 1, if ``max_qos`` says so, make runs of their own.
         """
         items: list[Frame | Run] = []
         if self._failure is not None:
@@ -160,12 +164,14 @@ class Decoder:
         count: i64 = 0
         topic: i64 = 0
         known: i64 = -1  # the length of the topic name at `topic`, which has the route `run`
+        kind: i64 = PLAIN_PUBLISH  # of the run
         try:
             while pos < end:
                 first: i64 = chunk[pos]
+                publication = first == PLAIN_PUBLISH or (first == CONFIRMED_PUBLISH and max_qos > 0)
                 head: i64 = 2
                 size: i64 = 0
-                if pos + 1 < end and chunk[pos + 1] < 128 and first == PLAIN_PUBLISH and self._allowed[first] != 0:
+                if publication and pos + 1 < end and chunk[pos + 1] < 128 and self._allowed[first] != 0:
                     size = 2 + i64(chunk[pos + 1])
                 if size == 0 or size > self._limit:
                     size = self._measure(chunk, pos, end)
@@ -175,13 +181,11 @@ class Decoder:
                     break
                 route: object | None = None
                 name: i64 = pos + head + 2
-                if (
-                    first == PLAIN_PUBLISH
-                    and name <= pos + size
-                    and (head == 2 or size - head >= 1 << (7 * (head - 2)))
-                ):
+                if publication and name <= pos + size and (head == 2 or size - head >= 1 << (7 * (head - 2))):
                     length: i64 = (i64(chunk[name - 2]) << 8) | i64(chunk[name - 1])
-                    if name + length > pos + size:
+                    if name + length > pos + size or (
+                        first == CONFIRMED_PUBLISH and not _has_packet_id(chunk, name + length, pos + size)
+                    ):
                         known = -1
                     elif length == known and same_octets(chunk, topic, name, length):
                         route = run
@@ -192,10 +196,11 @@ class Decoder:
                             route = resolve(octets)
                         topic = name
                         known = length
-                if route is not run:
+                if route is not run or first != kind:
                     if run is not None:
-                        items.append(Run(run, chunk, start, pos, count))
+                        items.append(Run(run, chunk, start, pos, count, _qos(kind)))
                     run = route
+                    kind = first
                     start = pos
                     count = 0
                 if route is None:
@@ -206,11 +211,11 @@ class Decoder:
                 pos += size
         except RemoteProtocolError as error:
             if run is not None:
-                items.append(Run(run, chunk, start, pos, count))
+                items.append(Run(run, chunk, start, pos, count, _qos(kind)))
             self._fail(error, items)
             raise
         if run is not None:
-            items.append(Run(run, chunk, start, pos, count))
+            items.append(Run(run, chunk, start, pos, count, _qos(kind)))
         self._octets.keep(chunk, pos, want)
         return items
 
@@ -320,6 +325,7 @@ def publications_in(data: bytes, start: i64, end: i64) -> list[Publish]:
     known: i64 = -1  # the length of the name at `at`, which is `topic`
     pos: i64 = start
     while pos < end:
+        qos = _qos(data[pos])
         pos += 1
         octet: i64 = data[pos]
         length: i64 = octet & 127
@@ -337,7 +343,11 @@ def publications_in(data: bytes, start: i64, end: i64) -> list[Publish]:
             topic = _names.text(data[name:payload])
             at = name
             known = name_length
-        found.append(Publish(topic, data[payload:pos], 0, False, False, None))
+        if qos == 0:
+            found.append(Publish(topic, data[payload:pos], 0, False, False, None))
+        else:
+            packet_id = _packet_id(data, payload)
+            found.append(Publish(topic, data[payload + 2 : pos], 1, False, False, packet_id))
     return found
 
 
@@ -345,6 +355,7 @@ def locate(data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) ->
     """Where the topics and payloads of a run stand, counted from ``base``: where each begins and, 32 bits up, ends."""
     pos: i64 = start
     while pos < end:
+        between: i64 = _qos(data[pos]) * 2
         pos += 1
         octet: i64 = data[pos]
         length: i64 = octet & 127
@@ -358,7 +369,38 @@ def locate(data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) ->
         middle: i64 = base + name + ((i64(data[pos + 1]) << 8) | i64(data[pos + 2]))
         pos += 1 + length
         write_i64_le(places, (base + name) | (middle << 32))
-        write_i64_le(places, middle | ((base + pos) << 32))
+        write_i64_le(places, (middle + between) | ((base + pos) << 32))
+
+
+def acknowledge(data: bytes, start: i64, end: i64, out: BytesWriter) -> None:
+    """Append the PUBACKs of a run with QoS 1."""
+    pos: i64 = start
+    while pos < end:
+        pos += 1
+        octet: i64 = data[pos]
+        length: i64 = octet & 127
+        shift: i64 = 7
+        while octet >= 128:
+            pos += 1
+            octet = data[pos]
+            length |= (octet & 127) << shift
+            shift += 7
+        name_length: i64 = (i64(data[pos + 1]) << 8) | i64(data[pos + 2])
+        write_acknowledgement(out, PUBACK, _packet_id(data, pos + 3 + name_length))
+        pos += 1 + length
+
+
+def _qos(first: i64) -> i64:
+    return (first >> 1) & 3
+
+
+def _packet_id(data: bytes, pos: i64) -> i64:
+    return (i64(data[pos]) << 8) | i64(data[pos + 1])
+
+
+def _has_packet_id(data: bytes, pos: i64, end: i64) -> bool:
+    """Whether a packet id stands at ``pos``, within the packet that ends at ``end``; 0 is none."""
+    return pos + 2 <= end and _packet_id(data, pos) != 0
 
 
 def _without_frames(error: RemoteProtocolError) -> RemoteProtocolError:

@@ -1,8 +1,8 @@
 """MQTT on the hub's side of one connection: packets in, hub operations, packets out.
 
-Plain publications with QoS 0 go through as they are, in runs; everything else is looked at packet by packet. What
-outlives the connection is in ``stored``, what is on its way to the client in ``outgoing``, and what the client wants in
-``subscriptions``.
+Plain publications with QoS 0 go through as they are, in runs; those with QoS 1 are recorded and acknowledged in runs;
+everything else is looked at packet by packet. What outlives the connection is in ``stored``, what is on its way to the
+client in ``outgoing``, and what the client wants in ``subscriptions``.
 """
 
 from collections import deque
@@ -18,11 +18,12 @@ from polywire.hub.hub import DRAINING, QUEUE_FULL, SERVICE_CHANNEL, TOO_MANY_QUE
 from polywire.hub.message import Message
 from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
+from polywire.hub.recorder import Recorder
 from polywire.hub.routes import Route
 from polywire.hub.runs import Runs
 from polywire.protocols.frame import Frame, Run
 from polywire.protocols.mqtt.errors import RemoteProtocolError
-from polywire.protocols.mqtt.frames import MAX_HEADER, Decoder, locate, publications_in
+from polywire.protocols.mqtt.frames import MAX_HEADER, Decoder, acknowledge, locate, publications_in
 from polywire.protocols.mqtt.outgoing import SLOW_READER, Outgoing
 from polywire.protocols.mqtt.packets import (
     ACCEPTED,
@@ -121,7 +122,7 @@ class MqttSession:
         try:
             if self._phase == CONNECTED and not self._draining:
                 view = self._hub.view(client)
-                items = self._decoder.feed_runs(data, view.current(), view.resolve)
+                items = self._decoder.feed_runs(data, view.current(), view.resolve, 1)
                 version = self._hub.table.version
             else:
                 # What it may do is not known before its login: no runs yet.
@@ -344,7 +345,8 @@ class MqttSession:
         client = self._client
         size: i64 = run.end - run.start
         recorder = self._hub.recorder
-        if not same or size > self._max_payload or self._hub.refusing():
+        failed = recorder is not None and recorder.failed
+        if not same or size > self._max_payload or (failed and (run.qos != 0 or self._hub.strict)):
             if recorder is not None:
                 self._runs.record(recorder, self._now)
             for frame in publications_in(run.data, run.start, run.end):
@@ -353,6 +355,9 @@ class MqttSession:
             return
         if recorder is not None:
             self._runs.add(run, recorder, self._now)
+        if run.qos != 0:
+            self._confirmed_run(run, recorder)
+            return
         refused = self._hub.forward(run, client)
         cooked = cast("Route", run.route).cooked(client.protocol)
         if not cooked and not refused:
@@ -372,6 +377,23 @@ class MqttSession:
                     subscription.deliver(message)
         if refused:
             client.counters.drop(SLOW_READER, run.count * len(refused))
+
+    def _confirmed_run(self, run: Run, recorder: Recorder | None) -> None:
+        """Pass on publications with QoS 1, where anybody wants them, and acknowledge them all."""
+        self._client.counters.messages_in += run.count
+        subscriptions = cast("Route", run.route).subscriptions
+        if subscriptions:
+            offset: i64 = -1
+            if recorder is not None:
+                offset = self._runs.record(recorder, self._now) - run.count
+            for frame in publications_in(run.data, run.start, run.end):
+                message = self._message(frame.topic, frame.payload, 1, False)
+                if offset >= 0:
+                    message.offset = offset
+                    offset += 1
+                for subscription in subscriptions:
+                    subscription.deliver(message)
+        acknowledge(run.data, run.start, run.end, self._acks)
 
     def _message(self, topic: str, body: bytes, qos: int, retain: bool) -> Message:
         return Message(topic, body, "", (), (), retain, self._now, self._client.number, qos)
