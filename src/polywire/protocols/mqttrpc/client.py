@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from polywire.client.errors import ClientError, Timeout
+from polywire.client.errors import ClientError, Closed, Timeout
 from polywire.client.opening import Opening
 from polywire.protocols.mqtt import client as mqtt
 from polywire.protocols.mqttrpc.descriptors import Method, Service, read_service
@@ -65,7 +65,9 @@ class Caller:
         await self._client.close()
 
     async def stop(self) -> None:
-        """Wait for no answer any more."""
+        """Wait for no answer any more; whoever does gets ``Closed``."""
+        for answers in self._waiting.values():
+            answers.put_nowait(Closed("the client was closed", sent=True))
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.cancel()
