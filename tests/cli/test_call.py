@@ -8,12 +8,13 @@ from tests.cli.commands import fed, going_on, good, run, url
 from tests.hub_process import HubProcess
 
 
-@pytest.mark.parametrize("protocol", ["umq", "sabc"])
+@pytest.mark.parametrize("protocol", ["umq", "mqtt", "sabc"])
 def test_an_echo_answers_what_it_is_sent_and_prints_it(hub: HubProcess, protocol: str) -> None:
     service = f"echo-{protocol}"
-    with going_on("serve-echo", service, "-n", "2", "-u", url(hub, protocol), terminal=True) as echo:
+    with going_on("serve-echo", service, "-n", "3", "-u", url(hub, protocol), terminal=True) as echo:
         echo.wait_for(f"serving {service}")
         assert good("call", service, "say", "hello", "-u", url(hub, "umq")) == "hello\n"
+        assert good("call", service, "say", "hello", "-u", url(hub, "mqtt")) == "hello\n"
         answer = json.loads(good("call", service, "say", "again", "-o", "json", "-u", url(hub, "sabc")))
         assert answer["body"] == "again"
         assert echo.end() == 0

@@ -144,10 +144,12 @@ def test_what_a_protocol_can_not_do_is_said_with_those_that_can(hub: HubProcess)
                 with pytest.raises(polywire.Unsupported) as caught:
                     act()  # type: ignore[no-untyped-call]
                 assert (caught.value.what, caught.value.protocols) == (what, FEATURES[what])
-            with pytest.raises(polywire.Unsupported, match="call: not with fmqp, but with umq, sabc"):
+            with pytest.raises(polywire.Unsupported, match="call: not with fmqp, but with umq, mqtt, sabc"):
                 await fmqp.call("adder", "add")
-            with pytest.raises(polywire.Unsupported):
-                await mqtt.serve("adder", lambda request: request.body)
+            with pytest.raises(polywire.Unsupported, match="a service's name that is no level of a topic"):
+                await mqtt.serve("adders/one", lambda request: request.body)
+            with pytest.raises(polywire.Unsupported, match="a method that is no identifier"):
+                await mqtt.call("adder", "add one")
             with pytest.raises(polywire.Unsupported):
                 await mqtt.subscribe("a/#")
 

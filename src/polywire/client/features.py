@@ -18,8 +18,10 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "retain": ("umq", "fmqp", "mqtt"),
     "headers": ("umq", "micromsg", "sabc"),
     "content_type": ("umq", "micromsg", "sabc"),
-    "call": ("umq", "sabc"),
-    "serve": ("umq", "sabc"),
+    "call": ("umq", "mqtt", "sabc"),
+    "serve": ("umq", "mqtt", "sabc"),
+    "a service's name that is no level of a topic": ("umq", "sabc"),
+    "a method that is no identifier": ("umq", "sabc"),
     "watch_demand": ("fmqp",),
 }
 """Each thing a program may ask for, and the protocols that have it."""

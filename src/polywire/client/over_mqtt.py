@@ -1,4 +1,4 @@
-"""The one face over MQTT: topics, retained messages and queues, with the QoS of the connection's settings.
+"""The one face over MQTT: topics, retained messages, queues and calls, with the QoS of the connection's settings.
 
 Whoever takes from a queue has a connection of its own: MQTT gives a message back only when its connection ends, and
 wants acknowledgements in order, so that a job that takes long would hold everything else up.
@@ -6,8 +6,9 @@ wants acknowledgements in order, so that a job that takes long would hold everyt
 
 import asyncio
 from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
-from polywire.client.adapter import Adapter, Options, Settings, Source
+from polywire.client.adapter import Adapter, Handler, Options, Settings, Source
 from polywire.client.address import Address
 from polywire.client.features import require
 from polywire.client.message import NO_HEADERS, Message
@@ -16,6 +17,9 @@ from polywire.client.source import Reading
 from polywire.protocols.mqtt.client import Client
 from polywire.protocols.mqtt.listening import Consuming
 from polywire.protocols.mqtt.packets import Publish
+
+if TYPE_CHECKING:
+    from polywire.client.mqtt_calls import Calls, Serving
 
 QUEUE = "queue/"
 
@@ -30,6 +34,8 @@ class MqttAdapter(Adapter):
         self._settings = settings
         self._qos = settings.qos
         self._consumers: set[Consumer] = set()
+        self._calls: Calls | None = None
+        self._services: dict[str, Serving] = {}
 
     @property
     def connected(self) -> bool:
@@ -64,14 +70,37 @@ class MqttAdapter(Adapter):
             raise
         return consumer
 
+    async def call(self, service: str, method: str, body: bytes, _: Options, seconds: float, /) -> Message:
+        """Call a service, as RPC over MQTT does."""
+        if self._calls is None:
+            from polywire.client.mqtt_calls import Calls  # noqa: PLC0415 - most programs need no protobuf
+
+            self._calls = Calls(self.client, self._qos)
+        return await self._calls.call(service, method, body, seconds)
+
+    async def serve(self, service: str, handler: Handler, /) -> "Serving":
+        """Offer a service, as RPC over MQTT does."""
+        from polywire.client.mqtt_calls import offer  # noqa: PLC0415 - as above
+
+        if service in self._services:
+            raise ValueError(f"the service {service!r} is offered on this connection already")
+        serving = await offer(self.client, service, handler, self._qos, lambda: self._services.pop(service, None))
+        self._services[service] = serving
+        return serving
+
     async def ping(self) -> None:
         """A round trip to the server and back."""
         await self.client.ping()
 
     async def close(self) -> None:
         """Leave nothing behind."""
-        await asyncio.gather(*[consumer.close() for consumer in list(self._consumers)])
-        await self.client.close()
+        try:
+            consumers, services = list(self._consumers), list(self._services.values())
+            await asyncio.gather(*[each.close() for each in consumers], *[each.close() for each in services])
+            if self._calls is not None:
+                await self._calls.close()
+        finally:
+            await self.client.close()
 
 
 class Consumer:

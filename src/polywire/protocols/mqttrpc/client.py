@@ -10,18 +10,19 @@ A method that streams its answers is iterated (``async for``), one that streams 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from typing import Any, Final, cast
 
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from polywire.client.errors import ClientError, Timeout
+from polywire.client.errors import ClientError, Closed, Timeout
 from polywire.client.opening import Opening
 from polywire.protocols.mqtt import client as mqtt
 from polywire.protocols.mqttrpc.descriptors import Method, Service, read_service
 from polywire.protocols.mqttrpc.errors import RemoteProtocolError, RpcError, retry_at
 from polywire.protocols.mqttrpc.frames import Decoder, Request, Response, encode
+from polywire.protocols.mqttrpc.state import Shape
 from polywire.protocols.mqttrpc.streams import MAX_CALLS, ClientCalls, CorrelationIds, Outcome
 from polywire.protocols.mqttrpc.timeouts import DEFAULT_TIMEOUT, from_seconds
 from polywire.protocols.mqttrpc.topics import request_topic, response_topic, service_topic
@@ -40,7 +41,9 @@ log = logging.getLogger("polywire.mqttrpc")
 class Caller:
     """Calls on one service's topic, by names and octets; ``Stub`` puts types around it."""
 
-    def __init__(self, client: mqtt.Client, name: str, *, topics: str, qos: int, max_calls: int) -> None:
+    def __init__(
+        self, client: mqtt.Client, name: str, *, topics: str = SHARED, qos: int = QOS, max_calls: int = MAX_CALLS
+    ) -> None:
         self._client = client
         self._qos = qos
         per_client = topics == PER_CLIENT
@@ -58,22 +61,28 @@ class Caller:
 
     async def close(self) -> None:
         """Wait for no answer any more, and disconnect."""
+        await self.stop()
+        await self._client.close()
+
+    async def stop(self) -> None:
+        """Wait for no answer any more; whoever does gets ``Closed``."""
+        for answers in self._waiting.values():
+            answers.put_nowait(Closed("the client was closed", sent=True))
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reader
-        await self._client.close()
 
     async def call(
-        self, method: Method, requests: AsyncIterable[bytes] | bytes, seconds: float
-    ) -> AsyncIterator[Response]:
+        self, method: str, shape: Shape, requests: AsyncIterable[bytes] | bytes, seconds: float
+    ) -> AsyncGenerator[Response]:
         """The Responses of a call, as they come; those with error data are raised."""
         loop = asyncio.get_running_loop()
         number = self._ids.new(self._calls)
         timeout, unit = from_seconds(seconds)
-        streams = method.shape.streams_requests
-        first = Request(number, method.name, b"" if streams else cast("bytes", requests), not streams, timeout, unit)
+        streams = shape.streams_requests
+        first = Request(number, method, b"" if streams else cast("bytes", requests), not streams, timeout, unit)
         sender: asyncio.Task[None] | None = None
         answers: asyncio.Queue[Response | Exception] = asyncio.Queue()
         self._waiting[number] = answers
@@ -81,23 +90,23 @@ class Caller:
         try:
             if streams:
                 sender = asyncio.create_task(
-                    self._send_stream(first, method, cast("AsyncIterable[bytes]", requests), answers)
+                    self._send_stream(first, shape, cast("AsyncIterable[bytes]", requests), answers)
                 )
             else:
-                self._calls.start(first, method.shape, loop.time())
+                self._calls.start(first, shape, loop.time())
                 self._publish(first, answers)
             while True:
                 try:
                     async with asyncio.timeout_at(due):
                         answer = await answers.get()
                 except TimeoutError:
-                    raise Timeout(f"the call of {method.name}", seconds, sent=True) from None  # MQTTRPC-58
+                    raise Timeout(f"the call of {method}", seconds, sent=True) from None  # MQTTRPC-58
                 if isinstance(answer, Exception):
                     raise answer
                 if answer.error_data is not None:
                     raise answer.error_data.error()
-                last = answer.eos or not method.shape.streams_responses
-                if not (last and answer.empty and method.shape.streams_responses):
+                last = answer.eos or not shape.streams_responses
+                if not (last and answer.empty and shape.streams_responses):
                     yield answer
                 if last:
                     return
@@ -112,29 +121,29 @@ class Caller:
     async def _send_stream(
         self,
         first: Request,
-        method: Method,
+        shape: Shape,
         requests: AsyncIterable[bytes],
         answers: "asyncio.Queue[Response | Exception]",
     ) -> None:
         """The Requests of a call, as they come; the last one is empty and only ends the stream (MQTTRPC-53)."""
-        number = first.correlation_id
+        number, method = first.correlation_id, first.type_url
         started = False
         try:
             async for value in requests:
                 if not started:
-                    request = Request(number, method.name, value, False, first.timeout, first.timeout_unit)
-                    self._calls.start(request, method.shape, asyncio.get_running_loop().time())
+                    request = Request(number, method, value, False, first.timeout, first.timeout_unit)
+                    self._calls.start(request, shape, asyncio.get_running_loop().time())
                     started = True
                 else:
-                    request = Request(number, method.name, value)
+                    request = Request(number, method, value)
                     self._calls.send(request)
                 await self._publish(request, answers)
             if started:
                 end = Request(number, eos=True)
                 self._calls.send(end)
             else:  # MQTTRPC-95: a stream of nothing
-                end = Request(number, method.name, b"", True, first.timeout, first.timeout_unit)
-                self._calls.start(end, method.shape, asyncio.get_running_loop().time())
+                end = Request(number, method, b"", True, first.timeout, first.timeout_unit)
+                self._calls.start(end, shape, asyncio.get_running_loop().time())
             await self._publish(end, answers)
         except Exception as error:  # noqa: BLE001 - whoever waits for the answer is told
             answers.put_nowait(error)
@@ -204,8 +213,9 @@ class Stub:
             loop = asyncio.get_running_loop()
             while True:
                 try:
-                    async for response in self._responses(method, request, timeout):
-                        return response
+                    async with contextlib.aclosing(self._responses(method, request, timeout)) as responses:
+                        async for response in responses:
+                            return response
                 except RpcError as error:
                     again = retry_at(loop.time(), error.retry_after, asked=retries > 0)
                     if again is None:
@@ -223,10 +233,10 @@ class Stub:
         call.__name__ = method.name
         return call
 
-    async def _responses(self, method: Method, request: Any, seconds: float | None) -> AsyncIterator[Message]:
+    async def _responses(self, method: Method, request: Any, seconds: float | None) -> AsyncGenerator[Message]:
         given = _written(method, request)
-        call = self._caller.call(method, given, self._timeout if seconds is None else seconds)
-        async with contextlib.aclosing(call) as answers:  # type: ignore[type-var]
+        call = self._caller.call(method.name, method.shape, given, self._timeout if seconds is None else seconds)
+        async with contextlib.aclosing(call) as answers:
             async for answer in answers:
                 message = method.response()
                 try:

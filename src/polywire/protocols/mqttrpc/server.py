@@ -13,18 +13,16 @@ A method that streams its answers is an async generator; one whose requests are 
 
 import asyncio
 import contextlib
-import inspect
 import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from google.protobuf.descriptor import ServiceDescriptor
-from google.protobuf.message import DecodeError, Message
 
 from polywire.client.opening import Opening
 from polywire.protocols.mqtt import client as mqtt
 from polywire.protocols.mqttrpc.client import PER_CLIENT, QOS, SHARED
-from polywire.protocols.mqttrpc.descriptors import Method, Service, read_service
+from polywire.protocols.mqttrpc.descriptors import Service, read_service
 from polywire.protocols.mqttrpc.errors import (
     BAD_REQUEST,
     DRAINING,
@@ -37,6 +35,7 @@ from polywire.protocols.mqttrpc.errors import (
     RpcError,
 )
 from polywire.protocols.mqttrpc.frames import Decoder, ErrorData, Request, Response, encode, failed
+from polywire.protocols.mqttrpc.handlers import Handlers, TypedHandlers
 from polywire.protocols.mqttrpc.streams import MAX_CALLS, Call, Outcome, ServerCalls
 from polywire.protocols.mqttrpc.timeouts import DEFAULT_TIMEOUT
 from polywire.protocols.mqttrpc.topics import answer_topic, request_filter, service_topic
@@ -57,17 +56,16 @@ log = logging.getLogger("polywire.mqttrpc")
 class _Work:
     """A call and the handler that works on it."""
 
-    def __init__(self, call: Call, method: Method, topic: str) -> None:
+    def __init__(self, call: Call, topic: str) -> None:
         self.call: Final = call
-        self.method: Final = method
         self.topic: Final = topic
         self.requests: Final[asyncio.Queue[bytes | None]] = asyncio.Queue()
         self.task: asyncio.Task[None] | None = None
 
-    async def messages(self) -> AsyncIterator[Message]:
+    async def values(self) -> AsyncIterator[bytes]:
         """The requests, as they come."""
         while (value := await self.requests.get()) is not None:
-            yield read_message(self.method, value)
+            yield value
 
 
 class Server:
@@ -76,18 +74,16 @@ class Server:
     def __init__(
         self,
         client: mqtt.Client,
-        service: Service,
-        handler: object,
-        *,
+        handlers: Handlers,
         name: str,
-        topics: str,
-        qos: int,
-        max_calls: int,
-        idle_time: float,
+        *,
+        topics: str = SHARED,
+        qos: int = QOS,
+        max_calls: int = MAX_CALLS,
+        idle_time: float = IDLE_SECONDS,
     ) -> None:
-        self.service: Final = service
         self._client = client
-        self._handlers = {name: getattr(handler, name) for name in service.methods}
+        self._handlers = handlers
         self._topic = request_filter(name) if topics == PER_CLIENT else service_topic(name)
         self._qos = qos
         self._idle = int(idle_time * 1000)
@@ -105,7 +101,14 @@ class Server:
         ]
 
     async def close(self) -> None:
-        """Refuse new calls, give those under way a moment, and disconnect."""
+        """Take no calls any more, and disconnect."""
+        try:
+            await self.stop()
+        finally:
+            await self._client.close()
+
+    async def stop(self) -> None:
+        """Refuse new calls, give those under way a moment, and take no more."""
         self._closing = True
         under_way = [work.task for work in self._work.values() if work.task is not None]
         if under_way:
@@ -117,7 +120,6 @@ class Server:
         for task in [*self._tasks, *under_way]:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        await self._client.close()
 
     async def _read(self, listening: Any) -> None:
         decoder = Decoder()
@@ -139,7 +141,7 @@ class Server:
         if self._closing and frame.correlation_id not in self._calls:
             self._publish(topic, failed(frame.correlation_id, DRAINING))
             return
-        step = self._calls.receive(frame, self.service.shapes(), asyncio.get_running_loop().time())
+        step = self._calls.receive(frame, self._handlers.shapes, asyncio.get_running_loop().time())
         call = step.call
         if step.outcome is Outcome.REFUSED and step.failure is not None:
             if call is None:
@@ -148,7 +150,7 @@ class Server:
                 self._fail(call, step.failure, topic)
         elif step.outcome is Outcome.TAKEN and call is not None:
             if step.started:
-                work = _Work(call, self.service.methods[call.method], topic)
+                work = _Work(call, topic)
                 self._work[call.correlation_id] = work
                 work.task = asyncio.create_task(self._run(work), name=f"mqttrpc-{call.method}")
             work = self._work[call.correlation_id]
@@ -169,23 +171,16 @@ class Server:
             self._end(work, Response(number, error_data=data, eos=True))
         except Exception:
             # MQTTRPC-66: the caller is told no internals; who runs the service is.
-            log.exception("%s.%s failed", self.service.full_name, work.method.name)
+            log.exception("%s.%s failed", self._handlers.name, work.call.method)
             self._end(work, failed(number, HANDLER_FAILED))
 
     async def _answer(self, work: _Work) -> None:
-        number, method = work.call.correlation_id, work.method
-        handler = self._handlers[method.name]
-        requests = work.messages()
-        given: Any = requests
-        if not method.shape.streams_requests:
-            given = await anext(requests)
-        if not method.shape.streams_responses:
-            answer = handler(given)
-            message = await answer if inspect.isawaitable(answer) else answer
-            self._end(work, Response(number, value=message.SerializeToString(), eos=True))
+        number, method = work.call.correlation_id, work.call.method
+        if not work.call.shape.streams_responses:
+            self._end(work, Response(number, value=await self._handlers.one(method, work.values()), eos=True))
             return
-        async for message in handler(given):
-            self._calls.answer(response := Response(number, value=message.SerializeToString()))
+        async for value in self._handlers.many(method, work.values()):
+            self._calls.answer(response := Response(number, value=value))
             await self._publish(work.topic, response)
         self._end(work, Response(number, eos=True))
 
@@ -246,21 +241,12 @@ def serve(
     if topics not in {SHARED, PER_CLIENT}:
         raise ValueError(f"topics is {topics!r}, and must be {SHARED!r} or {PER_CLIENT!r}")
     known = service if isinstance(service, Service) else read_service(service)
-    missing = [method for method in known.methods if not callable(getattr(handler, method, None))]
-    if missing:
-        raise TypeError(f"{type(handler).__name__} lacks methods of {known.full_name}: {', '.join(missing)}")
+    handlers = TypedHandlers(known, handler)
 
     async def opened() -> Server:
         client = await mqtt.connect(url, **options)
         server = Server(
-            client,
-            known,
-            handler,
-            name=name or known.name,
-            topics=topics,
-            qos=qos,
-            max_calls=max_calls,
-            idle_time=idle_time,
+            client, handlers, name or known.name, topics=topics, qos=qos, max_calls=max_calls, idle_time=idle_time
         )
         try:
             await server.start()
@@ -270,16 +256,6 @@ def serve(
         return server
 
     return Opening(opened)
-
-
-def read_message(method: Method, value: bytes) -> Message:
-    """A request as its type; ``RpcError`` 400 where it is not one."""
-    message = method.request()
-    try:
-        message.ParseFromString(value)
-    except DecodeError as error:
-        raise RpcError(BAD_REQUEST.code, BAD_REQUEST.tag, f"The request is no {method.request.__name__}.") from error
-    return message
 
 
 async def _sent(client: mqtt.Client, topic: str, payload: bytes, qos: int) -> None:

@@ -1,0 +1,154 @@
+"""Calls and services of the one face over MQTT: RPC over MQTT with bodies as they are.
+
+A body is the ``value`` of the envelope's ``Any`` and the method its ``type_url``, as the hub has them where a call
+comes from another protocol. So services here are reached by stubs and by callers of every protocol, and calls reach
+theirs.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from polywire.client.adapter import Handler
+from polywire.client.errors import CallFailed, Timeout
+from polywire.client.features import require
+from polywire.client.message import Message, Request, octets
+from polywire.protocols.mqtt.client import Client
+from polywire.protocols.mqttrpc.client import Caller
+from polywire.protocols.mqttrpc.errors import HANDLER_FAILED, RpcError
+from polywire.protocols.mqttrpc.methods import is_identifier
+from polywire.protocols.mqttrpc.server import Server
+from polywire.protocols.mqttrpc.state import Shape
+from polywire.protocols.mqttrpc.streams import MAX_CALLS, UnaryMethods
+from polywire.protocols.mqttrpc.topics import service_of
+
+SERVICES_KEPT: Final = 64
+"""Services whose topic is listened to although no call is under way, those called last."""
+
+SHORTEST: Final = 0.001
+"""Seconds: RPC over MQTT writes no shorter time."""
+
+
+class _Line:
+    """The topic of one service, and how many calls want it."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.wanted = 0
+        self._starting = asyncio.Lock()
+        self._listening = False
+
+    async def listen(self) -> None:
+        """Hear answers, from the first call on."""
+        async with self._starting:
+            if not self._listening:
+                await self.caller.start()
+                self._listening = True
+
+
+class Calls:
+    """The calls of one connection. It listens on the topic of each service that is called."""
+
+    def __init__(self, client: Client, qos: int) -> None:
+        self._client = client
+        self._qos = qos
+        self._lines: dict[str, _Line] = {}
+        self._turns = asyncio.Semaphore(MAX_CALLS)
+
+    async def call(self, service: str, method: str, body: bytes, seconds: float) -> Message:
+        """Call a service. Where nobody offers it, there is nobody to say so: ``Timeout``."""
+        check_service(service)
+        if not is_identifier(method):
+            require("a method that is no identifier", "mqtt")
+        line = self._lines.pop(service, None) or _Line(Caller(self._client, service, qos=self._qos))
+        self._lines[service] = line  # those called last stand last
+        line.wanted += 1
+        try:
+            return await self._call(line, method, body, seconds)
+        finally:
+            line.wanted -= 1
+            await self._leave_some()
+
+    async def close(self) -> None:
+        """Wait for no answer any more."""
+        while self._lines:
+            await self._lines.popitem()[1].caller.stop()
+
+    async def _call(self, line: _Line, method: str, body: bytes, seconds: float) -> Message:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + seconds
+        try:
+            async with asyncio.timeout_at(due):
+                await line.listen()
+                await self._turns.acquire()
+        except TimeoutError as error:
+            raise Timeout("the connection", seconds, sent=False) from error
+        try:
+            left = max(SHORTEST, due - loop.time())
+            async with contextlib.aclosing(line.caller.call(method, Shape.UNARY, body, left)) as answers:
+                return Message("", (await anext(answers)).value)
+        except RpcError as error:
+            retry_after = error.retry_after / 1000 if error.retry_after else None
+            raise CallFailed(error.code, error.tag, error.user_message, retry_after=retry_after) from error
+        except Timeout as error:
+            raise Timeout("the answer", seconds, sent=True) from error
+        finally:
+            self._turns.release()
+
+    async def _leave_some(self) -> None:
+        idle = [service for service, line in self._lines.items() if not line.wanted]
+        for service in idle[: max(0, len(self._lines) - SERVICES_KEPT)]:
+            await self._lines.pop(service).caller.stop()
+
+
+class Offered:
+    """A service of this program, as RPC over MQTT asks it: whatever its methods are called, each has one answer."""
+
+    shapes = UnaryMethods()
+
+    def __init__(self, name: str, handler: Handler) -> None:
+        self.name = name
+        self._handler = handler
+
+    async def one(self, method: str, requests: AsyncIterator[bytes], /) -> bytes:
+        """The answer to a call."""
+        request = Request(self.name, method, await anext(requests))
+        try:
+            outcome = self._handler(request)
+            found = await outcome if isinstance(outcome, Awaitable) else outcome
+        except CallFailed as error:
+            code = error.code if error.code > 0 else HANDLER_FAILED.code
+            raise RpcError(code, error.tag, error.text, round((error.retry_after or 0) * 1000)) from error
+        return found.body if isinstance(found, Message) else octets(found)
+
+    def many(self, method: str, requests: AsyncIterator[bytes], /) -> AsyncIterator[bytes]:
+        """There are none."""
+        raise NotImplementedError
+
+
+class Serving:
+    """A service that is offered; ``closed`` is told when it is no more."""
+
+    def __init__(self, server: Server, closed: Callable[[], object]) -> None:
+        self._server = server
+        self._closed = closed
+
+    async def close(self) -> None:
+        """Offer it no more; calls under way have a moment."""
+        self._closed()
+        await self._server.stop()
+
+
+async def offer(client: Client, service: str, handler: Handler, qos: int, closed: Callable[[], object]) -> Serving:
+    """Offer a service on this connection, and on those that take its place."""
+    check_service(service)
+    server = Server(client, Offered(service, handler), service, qos=qos)
+    await server.start()
+    return Serving(server, closed)
+
+
+def check_service(name: str) -> None:
+    """Raise ``Unsupported`` where a service can't have a topic."""
+    if service_of("/" + name) is None:
+        require("a service's name that is no level of a topic", "mqtt")

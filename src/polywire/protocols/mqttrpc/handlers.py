@@ -1,0 +1,78 @@
+"""What answers the calls of a service: by names and octets, and with the types of a protoc-generated module around it.
+
+``server`` asks ``Handlers``; ``TypedHandlers`` is one made of an object with the service's methods.
+"""
+
+import inspect
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError, Message
+
+from polywire.protocols.mqttrpc.descriptors import Method, Service
+from polywire.protocols.mqttrpc.errors import BAD_REQUEST, RpcError
+from polywire.protocols.mqttrpc.state import Shape
+
+
+class Handlers(Protocol):
+    """A service. An ``RpcError`` it raises is the caller's; anything else is logged and told as 500."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the log."""
+
+    @property
+    def shapes(self) -> Mapping[str, Shape]:
+        """Its methods."""
+
+    async def one(self, method: str, requests: AsyncIterator[bytes], /) -> bytes:
+        """The answer of a method that gives one."""
+
+    def many(self, method: str, requests: AsyncIterator[bytes], /) -> AsyncIterator[bytes]:
+        """The answers of a method that gives several."""
+
+
+class TypedHandlers:
+    """An object with a method for each of the service's, by its name."""
+
+    def __init__(self, service: Service, handler: object) -> None:
+        missing = [method for method in service.methods if not callable(getattr(handler, method, None))]
+        if missing:
+            raise TypeError(f"{type(handler).__name__} lacks methods of {service.full_name}: {', '.join(missing)}")
+        self.name = service.full_name
+        self.shapes = service.shapes()
+        self._methods = service.methods
+        self._handler = handler
+
+    async def one(self, method: str, requests: AsyncIterator[bytes], /) -> bytes:
+        """The answer of a method that gives one."""
+        answer = getattr(self._handler, method)(await self._given(method, requests))
+        message: Message = await answer if inspect.isawaitable(answer) else answer
+        return message.SerializeToString()
+
+    async def many(self, method: str, requests: AsyncIterator[bytes], /) -> AsyncIterator[bytes]:
+        """The answers of a method that gives several."""
+        async for message in getattr(self._handler, method)(await self._given(method, requests)):
+            yield message.SerializeToString()
+
+    async def _given(self, name: str, requests: AsyncIterator[bytes]) -> Any:
+        """What the method is called with: a message, or a stream of them."""
+        method = self._methods[name]
+        if method.shape.streams_requests:
+            return _messages(method, requests)
+        return read_message(method, await anext(requests))
+
+
+async def _messages(method: Method, requests: AsyncIterator[bytes]) -> AsyncIterator[Message]:
+    async for value in requests:
+        yield read_message(method, value)
+
+
+def read_message(method: Method, value: bytes) -> Message:
+    """A request as its type; ``RpcError`` 400 where it is not one."""
+    message = method.request()
+    try:
+        message.ParseFromString(value)
+    except DecodeError as error:
+        raise RpcError(BAD_REQUEST.code, BAD_REQUEST.tag, f"The request is no {method.request.__name__}.") from error
+    return message
