@@ -16,6 +16,8 @@ from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src")
 COMPILERS = ("cc", "gcc", "clang", "cl")
+COMMANDS_WITHOUT_CODE = {"sdist", "egg_info", "dist_info"}
+"""What a build runs besides the compiling: mypyc would take a minute for each, and put its C files into the sdist."""
 
 
 def has_compiler() -> bool:
@@ -25,8 +27,8 @@ def has_compiler() -> bool:
 
 
 def hot_extensions() -> list[Extension]:
-    """The extension modules mypyc makes, or none in a pure build."""
-    if os.environ.get("POLYWIRE_PURE", "0") not in {"", "0"}:
+    """The extension modules mypyc makes, or none in a pure build or where only names and versions are wanted."""
+    if os.environ.get("POLYWIRE_PURE", "0") not in {"", "0"} or COMMANDS_WITHOUT_CODE & set(sys.argv):
         return []
     if not has_compiler():
         print("polywire: no C compiler found, the hot modules will run interpreted", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""What the Makefile runs that is not part of the package."""
