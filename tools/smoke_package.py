@@ -18,7 +18,7 @@ from pathlib import Path
 USE = Path(__file__).with_name("smoke_use.py")
 SYSTEM = "/usr/local/bin:/usr/bin:/bin"
 INSTALL_SECONDS = 1800
-USE_SECONDS = 300
+USE_SECONDS = 1200
 
 
 @dataclass(frozen=True, slots=True)

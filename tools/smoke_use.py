@@ -96,10 +96,10 @@ def try_journal(journal: Path) -> None:
 
 def try_pipeline(journal: Path) -> None:
     """The journal into tables, and a question to them."""
-    told("pipeline", "run", "--once", "--journal", str(journal), "--lake", "lake", seconds=200)
+    told("pipeline", "run", "--once", "--journal", str(journal), "--lake", "lake", seconds=600)
     must(Path("lake").is_dir(), "polywire pipeline run --once")
     asked = "SELECT protocol, count(*) AS n FROM messages WHERE channel LIKE 'smoke/%' GROUP BY protocol"
-    answer = told("pipeline", "query", asked, "--lake", "lake", "-o", "json", seconds=100)
+    answer = told("pipeline", "query", asked, "--lake", "lake", "-o", "json", seconds=300)
     must([json.loads(row) for row in answer.splitlines()] == [{"protocol": "mqtt", "n": 1}], "polywire pipeline query")
 
 
