@@ -1,1 +1,0 @@
-"""What the Makefile runs that is not part of the package."""
