@@ -13,7 +13,7 @@ HOT_SOURCES := $(shell find src/polywire -name '*.py')
 INSTALLED := $(VENV)/.installed
 BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 
-.PHONY: help setup build proto docs test lint format conformance fuzz bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run clean
+.PHONY: help setup build proto docs test lint format conformance fuzz bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -91,6 +91,11 @@ demo: setup ## a story over all five protocols, killed hub included, and the Spa
 
 run: setup ## hub and pipeline on loopback until Ctrl-C, with no traffic of their own; data in the folder data
 	@$(BIN)/polywire demo --run --folder data
+
+package: $(INSTALLED) ## wheel and sdist into dist, each installed and used in an empty environment
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist .
+	@$(BIN)/python tools/smoke_package.py dist
 
 clean: ## remove everything the other targets made
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache fuzz/corpus fuzz/crashes

@@ -16,6 +16,8 @@ from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src")
 COMPILERS = ("cc", "gcc", "clang", "cl")
+COMMANDS_WITHOUT_CODE = {"sdist", "egg_info", "dist_info"}
+"""What a build runs besides the compiling: mypyc would take a minute for each, and put its C files into the sdist."""
 
 
 def has_compiler() -> bool:
@@ -25,8 +27,8 @@ def has_compiler() -> bool:
 
 
 def hot_extensions() -> list[Extension]:
-    """The extension modules mypyc makes, or none in a pure build."""
-    if os.environ.get("POLYWIRE_PURE", "0") not in {"", "0"}:
+    """The extension modules mypyc makes, or none in a pure build or where only names and versions are wanted."""
+    if os.environ.get("POLYWIRE_PURE", "0") not in {"", "0"} or COMMANDS_WITHOUT_CODE & set(sys.argv):
         return []
     if not has_compiler():
         print("polywire: no C compiler found, the hot modules will run interpreted", file=sys.stderr)
@@ -36,8 +38,10 @@ def hot_extensions() -> list[Extension]:
     names: tuple[str, ...] = runpy.run_path(str(SOURCE / "polywire" / "compilation.py"))["HOT_MODULES"]
     paths = [str(SOURCE / Path(*name.split(".")).with_suffix(".py")) for name in names]
     # mypyc 2.4 fails on classes it reads back from mypy's cache, so it gets none; C files that did not change are
-    # not compiled again all the same.
-    return mypycify(["--cache-dir=/dev/null", *paths], opt_level="3", debug_level="0", separate=True)
+    # not compiled again all the same. Modules that are not compiled may import what is not there during a build, Spark
+    # say, so their errors don't count here.
+    options = ["--cache-dir=/dev/null", "--follow-imports=silent"]
+    return mypycify([*options, *paths], opt_level="3", debug_level="0", separate=True)
 
 
 class BuildHotModules(build_ext):
@@ -57,6 +61,8 @@ class BuildHotModules(build_ext):
                     compile_file(target, source, *rest)
 
         self.compiler._compile = compile_new  # noqa: SLF001 - as above
+        # Where this Python was installed is nothing to others who install the wheel, and modules don't link with it.
+        self.compiler.linker_so = [word for word in self.compiler.linker_so if not word.startswith("-Wl,-rpath,")]
         self.parallel = os.cpu_count()
         super().build_extensions()
 

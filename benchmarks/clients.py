@@ -6,7 +6,6 @@ same body there and back. Import: a new interpreter. Each figure is the median o
 Exits with 1 where a goal is missed.
 """
 
-import argparse
 import contextlib
 import functools
 import subprocess
@@ -15,7 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from benchmarks.brokers import nats_server, polywire
-from benchmarks.hub_goals import Line, in_turns
+from benchmarks.goals import Line, in_turns
+from benchmarks.scenarios import Choice, run
 
 ROUNDS = 5
 SECONDS = 120
@@ -125,20 +125,8 @@ SCENARIOS: dict[str, Callable[[Sizes], Iterator[Line]]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.clients", description=__doc__)
-    parser.add_argument("scenario", nargs="*", help=f"what to measure (default: all of {', '.join(SCENARIOS)})")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds of each measurement (default: {ROUNDS})")
-    options = parser.parse_args()
-    unknown = [name for name in options.scenario if name not in SCENARIOS]
-    if unknown:
-        parser.error(f"there is no scenario {unknown[0]!r}")
-    missed = 0
-    for name in options.scenario or SCENARIOS:
-        for line in SCENARIOS[name](Sizes(rounds=options.rounds)):
-            print(line, flush=True)
-            missed += not line.met()
-    print("all goals met" if not missed else f"{missed} goals MISSED", flush=True)
-    return 1 if missed else 0
+    options = Choice("clients", __doc__, SCENARIOS, ROUNDS).read()
+    return run(options.scenario, SCENARIOS, Sizes(rounds=options.rounds))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ and load share the machine's cores the same way for everybody. Latency: one mess
 Each figure is the median of several rounds, brokers taking turns. Exits with 1 where a goal is missed.
 """
 
-import argparse
 import functools
 import sys
 from collections.abc import Callable, Iterator
@@ -13,10 +12,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.brokers import nats_server, polywire
-from benchmarks.hub_goals import Line, in_turns
+from benchmarks.goals import Line, in_turns
 from benchmarks.hub_growth import subscriptions
 from benchmarks.hub_load import latency, throughput
 from benchmarks.hub_memory import idle, not_reading
+from benchmarks.scenarios import Choice, run
 
 ROUNDS = 5
 TURNS = 4
@@ -112,22 +112,10 @@ SCENARIOS: dict[str, Callable[[Sizes], Iterator[Line]]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.hub", description=__doc__)
-    parser.add_argument("scenario", nargs="*", help=f"what to measure (default: all of {', '.join(SCENARIOS)})")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds of each measurement (default: {ROUNDS})")
-    parser.add_argument("--messages", type=int, default=2_048_000, help="messages a round (default: 2,048,000)")
-    options = parser.parse_args()
-    unknown = [name for name in options.scenario if name not in SCENARIOS]
-    if unknown:
-        parser.error(f"there is no scenario {unknown[0]!r}")
-    sizes = Sizes(rounds=options.rounds, messages=options.messages)
-    missed = 0
-    for name in options.scenario or SCENARIOS:
-        for line in SCENARIOS[name](sizes):
-            print(line, flush=True)
-            missed += not line.met()
-    print("all goals met" if not missed else f"{missed} goals MISSED", flush=True)
-    return 1 if missed else 0
+    choice = Choice("hub", __doc__, SCENARIOS, ROUNDS)
+    choice.parser.add_argument("--messages", type=int, default=2_048_000, help="messages a round (default: 2,048,000)")
+    options = choice.read()
+    return run(options.scenario, SCENARIOS, Sizes(rounds=options.rounds, messages=options.messages))
 
 
 if __name__ == "__main__":

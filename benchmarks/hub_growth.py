@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.brokers import polywire
-from benchmarks.hub_goals import Line, in_turns
+from benchmarks.goals import Line, in_turns
 from benchmarks.hub_load import counted, throughput
 from benchmarks.hub_peers import connect, read_exactly
 from polywire.protocols.fmqp import Publication, Subscription, Unsubscription, encode

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.brokers import polywire
-from benchmarks.hub_goals import Line
+from benchmarks.goals import Line
 from benchmarks.hub_peers import connect, peer, read_exactly
 from polywire.protocols.fmqp import Publication, Subscription, encode
 

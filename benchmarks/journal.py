@@ -4,7 +4,6 @@ The hub writes to a folder beside the checkout, so the disk is the one the proje
 several rounds, taken in turns. Exits with 1 where a goal is missed.
 """
 
-import argparse
 import contextlib
 import functools
 import shutil
@@ -16,10 +15,11 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.brokers import mosquitto, nats_server, polywire
-from benchmarks.hub_goals import Line, in_turns
+from benchmarks.goals import Line, in_turns
 from benchmarks.hub_load import throughput
 from benchmarks.journal_compaction import compaction, write_segments
 from benchmarks.mqtt_windows import acknowledged_rate
+from benchmarks.scenarios import Choice, run
 
 ROUNDS = 5
 MESSAGES = 2_048_000
@@ -105,20 +105,8 @@ SCENARIOS: dict[str, Callable[[int], Iterator[Line]]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.journal", description=__doc__)
-    parser.add_argument("scenario", nargs="*", help=f"what to measure (default: all of {', '.join(SCENARIOS)})")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds of each measurement (default: {ROUNDS})")
-    options = parser.parse_args()
-    unknown = [name for name in options.scenario if name not in SCENARIOS]
-    if unknown:
-        parser.error(f"there is no scenario {unknown[0]!r}")
-    missed = 0
-    for name in options.scenario or SCENARIOS:
-        for line in SCENARIOS[name](options.rounds):
-            print(line, flush=True)
-            missed += not line.met()
-    print("all goals met" if not missed else f"{missed} goals MISSED", flush=True)
-    return 1 if missed else 0
+    options = Choice("journal", __doc__, SCENARIOS, ROUNDS).read()
+    return run(options.scenario, SCENARIOS, options.rounds)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.brokers import polywire
-from benchmarks.hub_goals import Line
+from benchmarks.goals import Line
 from benchmarks.hub_load import round_trips
 from polywire.journal.compaction import compactable
 from polywire.journal.housekeeping import Housekeeping

@@ -9,7 +9,6 @@
 Exits with 1 where a goal is missed.
 """
 
-import argparse
 import shutil
 import sys
 import tempfile
@@ -22,9 +21,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks.hub_goals import Line, in_turns
+from benchmarks.goals import Line, in_turns
 from benchmarks.pipeline_delay import delays
 from benchmarks.pipeline_traffic import write_traffic
+from benchmarks.scenarios import Choice, run
 from polywire.pipeline.jobs import Job
 from polywire.pipeline.lake import Lake
 from polywire.pipeline.running import Runner
@@ -33,6 +33,7 @@ from polywire.pipeline.status import Status
 from polywire.pipeline.tables import TABLES
 
 CORES = 2
+ROUNDS = 3
 IDLE_STEPS = 40
 
 
@@ -159,26 +160,15 @@ SCENARIOS: dict[str, Callable[[Bench], Iterator[Line]]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline", description=__doc__)
-    parser.add_argument("scenario", nargs="*", help=f"what to measure (default: all of {', '.join(SCENARIOS)})")
-    parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the journal (default: 5,000,000)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each measurement (default: 3)")
-    parser.add_argument("--memory", default="3g", help="Spark's memory (default: 3g)")
-    options = parser.parse_args()
-    unknown = [name for name in options.scenario if name not in SCENARIOS]
-    if unknown:
-        parser.error(f"there is no scenario {unknown[0]!r}")
+    choice = Choice("pipeline", __doc__, SCENARIOS, ROUNDS)
+    choice.parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the journal (default: 5,000,000)")
+    choice.parser.add_argument("--memory", default="3g", help="Spark's memory (default: 3g)")
+    options = choice.read()
     spark = spark_session(app="bench", master=f"local[{CORES}]", memory=options.memory)
-    missed = 0
     with tempfile.TemporaryDirectory(prefix="polywire-bench-") as folder:
-        bench = Bench(spark, Path(folder), options.rows, options.rounds)
-        for name in options.scenario or SCENARIOS:
-            for line in SCENARIOS[name](bench):
-                print(line, flush=True)
-                missed += not line.met()
+        code = run(options.scenario, SCENARIOS, Bench(spark, Path(folder), options.rows, options.rounds))
     spark.stop()
-    print("all goals met" if not missed else f"{missed} goals MISSED", flush=True)
-    return 1 if missed else 0
+    return code
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ HOT_MODULES = (
     "polywire.protocols.sabc.unfinished",
     "polywire.protocols.sabc.intake",
     "polywire.protocols.sabc.encoding",
+    "polywire.protocols.sabc.message_frames",
     "polywire.protocols.sabc.frames",
     "polywire.protocols.sabc.assembly",
     "polywire.protocols.sabc.operations",

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.goals import Line, in_turns
 from benchmarks.hub import SCENARIOS, Sizes
-from benchmarks.hub_goals import Line, in_turns
 from benchmarks.hub_load import BLOCK_ROUNDS, TOPICS
 from benchmarks.hub_peers import BODY, peer
 

@@ -7,8 +7,6 @@ from pathlib import Path
 DOCS = Path(__file__).parents[2] / "docs" / "protocols"
 ROW = re.compile(r"^\|\s*(?P<number>[A-Z][A-Z0-9]*-\d{2,3})\s*\|\s*(?P<level>\w+)\s*\|(?P<text>.*)\|\s*$")
 LEVELS = ("codec", "hub", "client", "journal")
-DUE = LEVELS
-"""The levels whose rules must all be proven."""
 
 
 @dataclass(frozen=True, slots=True)

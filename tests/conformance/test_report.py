@@ -35,8 +35,8 @@ def test_a_rule_with_a_passing_test_is_proven() -> None:
 
 
 def test_a_rule_without_a_test_is_missing() -> None:
-    assert conformance().missing("codec") == [CODEC]
-    assert conformance().missing("hub") == [HUB]
+    assert conformance(report_of("passed")).missing() == [HUB]
+    assert conformance().missing() == [CODEC, HUB]
 
 
 def test_one_failing_test_takes_the_proof_away() -> None:

@@ -3,11 +3,8 @@
 What needs Arrow is imported by the commands themselves, so that the others start quickly.
 """
 
-import json
-import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -25,39 +22,12 @@ from polywire.cli.journal_options import (
     select,
 )
 from polywire.cli.options import examples
-from polywire.cli.progress import progress
+from polywire.cli.row_options import Columns, Corrupt, Form, Format, OnCorrupt
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
-class Form(StrEnum):
-    """How rows are written."""
-
-    human = "human"
-    json = "json"
-    arrow = "arrow"
-
-
-class OnCorrupt(StrEnum):
-    """What happens where rows can't be read."""
-
-    fail = "fail"
-    gap = "gap"
-    skip = "skip"
-
-
-Format = Annotated[
-    Form, typer.Option("--format", "-o", help="Lines for people, JSON lines, or an Arrow IPC stream for programs.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Columns = Annotated[
-    str | None,
-    typer.Option("--columns", metavar="NAME,…", help="Only these columns; with --format json or arrow."),
-]
-Corrupt = Annotated[
-    OnCorrupt,
-    typer.Option("--on-corrupt", help="Where rows can't be read: fail, show a row of kind gap, or skip them silently."),
-]
 
 
 @app.callback(
@@ -114,16 +84,10 @@ def cat(
 ) -> None:
     """Print rows, the oldest first."""
     with errors_reported():
-        from polywire.cli.rows import make_writer  # noqa: PLC0415 - see above
-        from polywire.cli.scanning import limited, open_place, scan  # noqa: PLC0415 - see above
+        from polywire.cli.row_printing import RowPrinter  # noqa: PLC0415 - see above
 
-        selection = select(since, until, channel, kind, protocol)
-        wanted = _columns(columns, form)
-        found = open_place(journal_place(journal), token)
-        writer = make_writer(form.value, wanted)
-        for batch in limited(scan(found, selection, columns=wanted, on_corrupt=_corrupt(on_corrupt)), limit):
-            writer.write(batch)
-        writer.close()
+        printer = RowPrinter(select(since, until, channel, kind, protocol), form, columns, on_corrupt)
+        printer.print_rows(journal_place(journal), token, limit)
 
 
 @app.command(
@@ -149,21 +113,10 @@ def tail(
 ) -> None:
     """Print the last rows that match, and with --follow those that come."""
     with errors_reported():
-        from polywire.cli.rows import make_writer  # noqa: PLC0415 - see above
-        from polywire.cli.scanning import arguments, last_rows, open_place  # noqa: PLC0415 - see above
+        from polywire.cli.row_printing import RowPrinter  # noqa: PLC0415 - see above
 
-        selection = select(None, None, channel, kind, protocol)
-        wanted = _columns(columns, form)
-        more: dict[str, Any] = {"columns": wanted, "on_corrupt": _corrupt(on_corrupt)}
-        found = open_place(journal_place(journal), token)
-        end = found.end_offset
-        writer = make_writer(form.value, wanted)
-        for batch in last_rows(found, selection, lines, **more):
-            writer.write(batch)
-        if follow:
-            for batch in found.follow(from_offset=end, **arguments(selection), **more):
-                writer.write(batch)
-        writer.close()
+        printer = RowPrinter(select(None, None, channel, kind, protocol), form, columns, on_corrupt)
+        printer.print_last(journal_place(journal), token, lines, follow=follow)
 
 
 @app.command(
@@ -187,21 +140,10 @@ def stats(
 ) -> None:
     """Count what is in the journal: rows by kind and protocol, and the busiest channels."""
     with errors_reported():
-        from polywire.cli.journal_stats import COLUMNS, Statistics  # noqa: PLC0415 - see above
-        from polywire.cli.scanning import open_place, scan  # noqa: PLC0415 - see above
+        from polywire.cli.journal_stats import print_statistics  # noqa: PLC0415 - see above
 
         selection = select(since, until, channel, kind, protocol)
-        found = open_place(journal_place(journal), token)
-        counted = Statistics()
-        begin = found.first_offset
-        with progress("counting", found.end_offset - begin) as advance:
-            for batch in scan(found, selection, columns=COLUMNS, on_corrupt="skip"):
-                counted.add(batch)
-                advance((counted.last_offset or begin) - begin, f"{counted.rows} rows")
-        if as_json:
-            typer.echo(json.dumps(counted.as_json(top)))
-        else:
-            typer.echo("\n".join(counted.lines(top)))
+        print_statistics(journal_place(journal), token, selection, top, as_json=as_json)
 
 
 @app.command(
@@ -284,29 +226,6 @@ def replay(
             keep_going=keep_going,
             token=token,
         )
-
-
-def _columns(text: str | None, form: Form) -> list[str] | None:
-    from polywire.cli.rows import HUMAN_COLUMNS  # noqa: PLC0415 - see above
-    from polywire.journal.schema import PLAIN_SCHEMA  # noqa: PLC0415 - see above
-
-    if form is Form.human:
-        if text is not None:
-            fail("--columns: lines for people have their own columns; use --format json or arrow", code=2)
-        return list(HUMAN_COLUMNS)
-    if form is Form.arrow and sys.stdout.isatty():
-        fail("--format arrow: standard output is a terminal; send it into a file or another program", code=2)
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in PLAIN_SCHEMA.names:
-            fail(f"--columns: {name!r} is none of {', '.join(PLAIN_SCHEMA.names)}", code=2)
-    return names
-
-
-def _corrupt(wanted: OnCorrupt) -> str:
-    return "raise" if wanted is OnCorrupt.fail else wanted.value
 
 
 def _speed(text: str) -> float | None:

@@ -1,5 +1,6 @@
 """What is in a journal, counted: rows by kind and protocol, and the channels with most of them."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -8,8 +9,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import typer
 
+from polywire.cli.journal_options import Selection
+from polywire.cli.progress import progress
 from polywire.cli.rows import iso
+from polywire.cli.scanning import open_place, scan
 
 COLUMNS: Final = ["offset", "ts", "kind", "protocol", "channel", "size"]
 MESSAGES: Final = ("publish", "enqueue")
@@ -90,3 +95,15 @@ class Statistics:
         yield f"{'messages':>12}  {'octets':>14}  channel (the busiest of {len(self.channels)})"
         for name, count in self.channels.most_common(top):
             yield f"{count:>12}  {self.channel_octets[name]:>14}  {name}"
+
+
+def print_statistics(place: str, token: str | None, selection: Selection, top: int, *, as_json: bool) -> None:
+    """Count what is selected, with a bar, and print it with so many of the busiest channels."""
+    found = open_place(place, token)
+    counted = Statistics()
+    begin = found.first_offset
+    with progress("counting", found.end_offset - begin) as advance:
+        for batch in scan(found, selection, columns=COLUMNS, on_corrupt="skip"):
+            counted.add(batch)
+            advance((counted.last_offset or begin) - begin, f"{counted.rows} rows")
+    typer.echo(json.dumps(counted.as_json(top)) if as_json else "\n".join(counted.lines(top)))

@@ -1,15 +1,15 @@
-"""HTTP for operators: pages that are made at once, and trees of files that are sent as the client takes them."""
+"""HTTP for operators: one connection, and how much of the hub's time it may take."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol, Self, cast
+from collections.abc import Mapping
+from typing import cast
 
 import h11
 
 from polywire.hub.access import Identity
+from polywire.server.http_resources import Answer, Handler, Post, Reply, Request, Tree
 
 PATIENCE = 10.0
 """Seconds a client may take for its request, and between two of them."""
@@ -25,57 +25,6 @@ MAX_CONNECTIONS = 32
 log = logging.getLogger("polywire.server")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked of a tree. ``path`` is what follows the tree's own; names of ``headers`` are in lower case."""
-
-    path: str
-    headers: Mapping[str, str]
-    address: str
-
-
-class Parts(Protocol):
-    """A body that comes in parts. Not a generator: one that never began would not be closed."""
-
-    def __aiter__(self) -> Self:
-        """Itself."""
-
-    async def __anext__(self) -> bytes:
-        """The next part."""
-
-    async def aclose(self) -> None:
-        """No more is wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a tree answers. Where there are ``parts``, they are the body, ``length`` octets in all."""
-
-    status: int
-    content_type: str
-    body: bytes = b""
-    headers: tuple[tuple[str, str], ...] = ()
-    parts: Parts | None = None
-    length: int = 0
-
-
-class Post(Protocol):
-    """Something that takes what is sent to it, up to ``limit`` octets, from whom it admits."""
-
-    @property
-    def limit(self) -> int:
-        """How many."""
-
-    async def admit(self, request: Request) -> Identity | Reply:
-        """Who sends, before anything of it is read; or why nothing is taken."""
-
-    async def take(self, request: Request, who: Identity, body: bytes) -> Reply:
-        """The answer to what was sent."""
-
-
-Answer = tuple[int, str, bytes]
-Handler = Callable[[], Answer]
-Tree = Callable[[Request], Awaitable[Reply]]
 HttpConnections = dict["HttpProtocol", None]
 """The connections there are, the oldest first."""
 

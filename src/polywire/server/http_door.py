@@ -9,7 +9,7 @@ from typing import Final
 from polywire.hub.access import ANONYMOUS, Identity
 from polywire.hub.peer import Login, Refusal
 from polywire.server.gate import Gate
-from polywire.server.http import Reply, Request
+from polywire.server.http_resources import Reply, Request
 
 LISTENER: Final = "http"
 TEXT: Final = "text/plain; charset=utf-8"

@@ -21,8 +21,8 @@ from polywire.hub.message import Message
 from polywire.hub.outbox import Nowhere, Outbox
 from polywire.journal.kinds import HTTP
 from polywire.server.gate import Gate
-from polywire.server.http import Reply, Request
 from polywire.server.http_door import HttpDoor, words
+from polywire.server.http_resources import Reply, Request
 from polywire.server.parts import PREFIX, Part, applied_parts
 from polywire.server.restoring import headers_of
 

@@ -21,8 +21,8 @@ from polywire.journal.reader import Journal, Segment, open_journal
 from polywire.journal.segments import ARROW, INDEX, choose_segments
 from polywire.server.config.schema import PROTOCOLS
 from polywire.server.gate import Gate
-from polywire.server.http import Reply, Request
 from polywire.server.http_door import HttpDoor, words
+from polywire.server.http_resources import Reply, Request
 
 PART: Final = 128 * 1024
 _FILE: Final = re.compile(r"[0-9]{20}\.(?:arrow|index|parquet)", re.ASCII)

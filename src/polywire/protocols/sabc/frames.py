@@ -1,4 +1,4 @@
-"""sABC's frames: octets to frames and back, on byte streams and on message transports.
+"""sABC's frames: octets to frames and back, on byte streams; on message transports ``message_frames`` reads them.
 
 On a byte stream a frame with a body has no length: it ends at its null portion, or where the next frame of the session
 begins (SABC-74, SABC-77). The decoder looks for both in what is new of the body only. What might be the beginning of
@@ -13,26 +13,29 @@ from mypy_extensions import i64
 
 from polywire.protocols.frame import RAW_KEPT, Frame
 from polywire.protocols.sabc.bodies import TERMINATOR
-from polywire.protocols.sabc.commands import Error, Message
+from polywire.protocols.sabc.commands import Error
 from polywire.protocols.sabc.encoding import encode
-from polywire.protocols.sabc.errors import LIMIT, MALFORMED, Refused, RemoteProtocolError
+from polywire.protocols.sabc.errors import MALFORMED, Refused, RemoteProtocolError
 from polywire.protocols.sabc.head import KIND_ERROR, KIND_MESSAGE, Head, line_offset, plain_message
 from polywire.protocols.sabc.headers import BODYLESS
 from polywire.protocols.sabc.intake import (
+    BLANK,
     MAX_DROPPED,
     MAX_HEAD,
     MAX_HEADERS,
     MAX_MESSAGE,
     MAX_UNFINISHED,
-    SILENT,
+    NULL_PORTION,
     Intake,
+    error_too_large,
+    head_too_long,
+    of_dropped_message,
 )
+from polywire.protocols.sabc.message_frames import MessageDecoder
 
 __all__ = ["Decoder", "MessageDecoder", "encode"]
 
-BLANK: Final = b"\r\n\r\n"  # SABC-09
 NUL: Final = b"\0"
-NULL_PORTION: Final = 5
 CR: Final = 13
 SHORT: Final = 1024
 
@@ -44,18 +47,6 @@ SKIP: Final = 3  # refused: reported at its end
 
 UNKNOWN: Final = -2
 NONE: Final = -1
-
-
-def _too_long(limit: i64) -> Refused:
-    return Refused(LIMIT, "SABC-120", f"the frame's head is longer than the {limit} octets allowed")
-
-
-def _of_dropped() -> Refused:
-    return Refused(SILENT, "SABC-104", "the frame belongs to a message that is being dropped")
-
-
-def _error_too_large(limit: i64) -> Refused:
-    return Refused(SILENT, "SABC-130", f"the ERROR frame is larger than the {limit} octets allowed")
 
 
 def _bodyless(raw: bytes) -> bool:
@@ -85,7 +76,6 @@ class Decoder:
         max_dropped: int = MAX_DROPPED,
     ) -> None:
         self._intake = Intake(session_id, max_message, max_head, max_headers, max_unfinished, max_dropped)
-        self._failed: RemoteProtocolError | None = None
         self._offset: i64 = 0  # of the first octet held in the stream
         self._tail = b""
         self._searched: i64 = 0  # octets of the tail known to hold no empty line
@@ -133,9 +123,7 @@ class Decoder:
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that ``data`` completes, in order; what broke a rule is ``Discarded``."""
-        self._check()
-        if self._intake.given_up:
-            self._intake.given_up = []
+        self._intake.begin()
         frames: list[Frame] = []
         tail = self._tail
         if tail:
@@ -150,7 +138,7 @@ class Decoder:
 
     def finish(self) -> list[Frame]:
         """The connection has ended: a frame with ``msg-more`` ends here too, what is cut is ``Discarded``."""
-        self._check()
+        self._intake.check()
         frames: list[Frame] = []
         tail = self._tail
         self._tail = b""
@@ -167,18 +155,10 @@ class Decoder:
         self._offset = end
         return frames
 
-    def _check(self) -> None:
-        error = self._failed
-        if error is not None:
-            raise RemoteProtocolError(error.reason, rule=error.rule, position=error.position, reply=error.reply)
-
     def _fail(self, error: RemoteProtocolError, frames: list[Frame]) -> None:
-        self._failed = error
         self._tail = self._raw = b""
         self._body = None
-        raise RemoteProtocolError(
-            error.reason, rule=error.rule, position=error.position, reply=error.reply, frames=frames
-        ) from None
+        raise self._intake.failure(error, frames) from None
 
     def _read(self, chunk: bytes, frames: list[Frame]) -> None:
         """Take ``chunk`` apart; its first octet is the one at ``_offset``."""
@@ -204,7 +184,7 @@ class Decoder:
                 break
             self._searched = 0
             if blank < 0:
-                pos = self._refuse(chunk, pos, pos + max_head, _too_long(max_head), frames)
+                pos = self._refuse(chunk, pos, pos + max_head, head_too_long(max_head), frames)
                 if pos < 0:
                     return
                 continue
@@ -280,7 +260,7 @@ class Decoder:
         allowance = self._intake.allowance(head)
         if allowance < 0:
             self._head = head
-            return self._refuse(chunk, pos, blank + 4, _of_dropped(), frames)
+            return self._refuse(chunk, pos, blank + 4, of_dropped_message(), frames)
         self._state = BODY
         self._head = head
         self._raw = chunk[pos : blank + 4]
@@ -387,7 +367,7 @@ class Decoder:
         self._body = None
         if head.kind == KIND_ERROR:
             self._state = SKIP
-            self._refused = _error_too_large(self._intake.max_message)
+            self._refused = error_too_large(self._intake.max_message)
             self._reply = None
             self._position = self._start
             self._raw = (self._raw + octets)[:RAW_KEPT]
@@ -426,124 +406,3 @@ class Decoder:
             self._reply = None
         if head is not None and head.kind == KIND_MESSAGE:
             intake.rest(head, ended, self._start)
-
-
-@final
-class MessageDecoder:
-    """Turns the messages of a message transport, such as WebSocket, into frames: one is one (SABC-73).
-
-    The arguments are those of ``Decoder``. Positions are offsets in the message.
-    """
-
-    def __init__(
-        self,
-        *,
-        session_id: str | None = None,
-        max_message: int = MAX_MESSAGE,
-        max_head: int = MAX_HEAD,
-        max_headers: int = MAX_HEADERS,
-        max_unfinished: int = MAX_UNFINISHED,
-        max_dropped: int = MAX_DROPPED,
-    ) -> None:
-        self._intake = Intake(session_id, max_message, max_head, max_headers, max_unfinished, max_dropped)
-        self._failed: RemoteProtocolError | None = None
-
-    @property
-    def session_id(self) -> str | None:
-        """The session's id, as far as it is known."""
-        return self._intake.session_id
-
-    @session_id.setter
-    def session_id(self, session_id: str) -> None:
-        self._intake.name_session(session_id)
-
-    def allow(self, *, max_message: int, max_head: int) -> None:
-        """From the next frame on these limits hold: those before a login are narrower than those behind it."""
-        self._intake.allow(max_message, max_head)
-
-    def given_up(self) -> str:
-        """The key of the message the next ``Discarded`` of SABC-131 is about, of those the last ``feed`` returned."""
-        return self._intake.given_up.pop(0)
-
-    def pending(self) -> int:
-        """Nothing is ever held: a message is a whole frame."""
-        return 0
-
-    def finish(self) -> list[Frame]:
-        """The connection has ended; no frame is ever cut."""
-        return []
-
-    def feed(self, data: bytes | str) -> list[Frame]:
-        """The frame in one message, text or binary; what broke a rule is ``Discarded``."""
-        error = self._failed
-        if error is not None:
-            raise RemoteProtocolError(error.reason, rule=error.rule, position=error.position, reply=error.reply)
-        if self._intake.given_up:
-            self._intake.given_up = []
-        raw = data if isinstance(data, bytes) else data.encode(errors="surrogatepass")
-        try:
-            return self._read(raw)
-        except RemoteProtocolError as failure:
-            self._failed = failure
-            raise
-
-    def _read(self, raw: bytes) -> list[Frame]:
-        intake = self._intake
-        blank: i64 = raw.find(BLANK, 0, intake.max_head)
-        body_at: i64 = blank + 4
-        if blank >= 0 and intake.ready:
-            plain = self._plain(raw, blank)
-            if plain is not None:
-                return [plain]
-        try:
-            if blank < 0:
-                body_at = intake.max_head
-                if i64(len(raw)) >= intake.max_head:
-                    raise _too_long(intake.max_head)
-                raise Refused(MALFORMED, "SABC-09", "the frame has no empty line behind its headers")  # noqa: TRY301 - as above
-            head = intake.head(raw[:blank])
-            if head.kind < KIND_MESSAGE:
-                if raw[body_at:] not in {b"", b"\0", TERMINATOR}:
-                    raise Refused(MALFORMED, "SABC-76", "the frame has a body, which its command can't have")  # noqa: TRY301 - as above
-                return [intake.bodyless(head)]
-            return self._with_body(raw, blank, head)
-        except Refused as refused:
-            top = raw[:body_at]
-            intake.refuse_connect(refused, top, 0)
-            place = line_offset(top, refused.line)
-            return [intake.discarded(refused, raw, len(raw), place, intake.answer(refused, top))]
-
-    def _plain(self, raw: bytes, blank: i64) -> Message | None:
-        """The short way for a whole message in one frame, or None: it is none."""
-        intake = self._intake
-        start: i64 = len(intake.prefix)
-        found: i64 = i64(len(raw)) - NULL_PORTION
-        if start >= blank or found < blank or found + NULL_PORTION > intake.max_message or raw[:start] != intake.prefix:
-            return None
-        if i64(raw.find(TERMINATOR, blank)) != found:
-            return None
-        body = raw[blank + 4 : found] if found > blank + 4 else b""
-        return plain_message(intake.own, raw[start:blank], body, intake.max_headers)
-
-    def _with_body(self, raw: bytes, blank: i64, head: Head) -> list[Frame]:
-        intake = self._intake
-        body_at = blank + 4
-        size: i64 = len(raw)
-        found: i64 = raw.find(TERMINATOR, blank)
-        ended = found >= 0
-        if ended and found + NULL_PORTION != size:
-            raise Refused(MALFORMED, "SABC-73", f"{size - found - NULL_PORTION} octets follow the null portion")
-        stop = found if ended else size
-        stop = max(stop, body_at)
-        allowance = intake.allowance(head)
-        if allowance < 0:
-            intake.rest(head, ended, 0)
-            raise _of_dropped()
-        if size <= allowance:
-            return [intake.complete(head, raw[body_at:stop], size, ended, 0)]
-        if head.kind == KIND_ERROR:
-            raise _error_too_large(intake.max_message)
-        stop = min(stop, allowance)
-        frame = intake.cut(head, raw[body_at:stop] if stop > body_at else b"")
-        intake.rest(head, ended, 0)
-        return [frame]

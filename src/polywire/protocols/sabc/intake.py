@@ -32,6 +32,10 @@ MAX_UNFINISHED: Final = 64  # SABC-108
 MAX_DROPPED: Final = 1024
 LEAST_HEAD: Final = 512
 
+BLANK: Final = b"\r\n\r\n"  # SABC-09
+NULL_PORTION: Final = 5
+"""Octets of the blank line and NUL that end a message."""
+
 SILENT: Final = ""
 """The code of a refusal that is not answered."""
 
@@ -42,6 +46,21 @@ COMMAND_OCTETS: Final = tuple(sorted([command.encode() for command in COMMANDS],
 def error_reply(code: str, reason: str, session_id: str | None = None, ref_msg_id: str | None = None) -> Error:
     """The ERROR frame that tells a peer what was wrong (SABC-67)."""
     return Error(code, reason.encode(errors="replace"), session_id, ref_msg_id)
+
+
+def head_too_long(limit: i64) -> Refused:
+    """SABC-120."""
+    return Refused(LIMIT, "SABC-120", f"the frame's head is longer than the {limit} octets allowed")
+
+
+def of_dropped_message() -> Refused:
+    """SABC-104."""
+    return Refused(SILENT, "SABC-104", "the frame belongs to a message that is being dropped")
+
+
+def error_too_large(limit: i64) -> Refused:
+    """SABC-130."""
+    return Refused(SILENT, "SABC-130", f"the ERROR frame is larger than the {limit} octets allowed")
 
 
 @final
@@ -67,6 +86,7 @@ class Intake:
         self.max_headers: i64 = max_headers
         self.unfinished: Final = Unfinished(max_message, max_unfinished, max_dropped)
         self.given_up: list[str] = []
+        self.failed: RemoteProtocolError | None = None
         self.session_id: str | None = None
         self.opened = False
         self.own = ""
@@ -83,6 +103,25 @@ class Intake:
         self.max_message = max_message
         self.max_head = max_head
         self.unfinished.max_message = max_message
+
+    def begin(self) -> None:
+        """More is to be read: forget what was given up before."""
+        self.check()
+        if self.given_up:
+            self.given_up = []
+
+    def check(self) -> None:
+        """Raise again what made it impossible to read on, if there was such a thing."""
+        error = self.failed
+        if error is not None:
+            raise RemoteProtocolError(error.reason, rule=error.rule, position=error.position, reply=error.reply)
+
+    def failure(self, error: RemoteProtocolError, frames: list[Frame]) -> RemoteProtocolError:
+        """From here on nothing can be read. Returns what to raise, with the frames that were whole before it."""
+        self.failed = error
+        return RemoteProtocolError(
+            error.reason, rule=error.rule, position=error.position, reply=error.reply, frames=frames
+        )
 
     def name_session(self, session_id: str) -> None:
         """From here on this is the session's id."""

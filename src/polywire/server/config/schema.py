@@ -40,7 +40,7 @@ class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Listen(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the hub listens. WebSocket listeners on the same host and port share it; port 0 picks a free one."""
 
-    http: Annotated[Address | None, Listener("Health, metrics, administration and console.", ("http",))] = Address(
+    http: Annotated[Address | None, Listener("Health, metrics and the journal.", ("http",))] = Address(
         "http", "127.0.0.1", 7100
     )
     umq: Annotated[Address | None, Listener("UMQ over WebSocket.", WEBSOCKET)] = Address(

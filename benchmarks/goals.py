@@ -1,4 +1,4 @@
-"""Goals of ``benchmarks.hub``: one line each, with what was measured and whether that is good enough."""
+"""Goals of the benchmarks: one line each, with what was measured and whether that is good enough."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
