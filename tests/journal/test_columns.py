@@ -11,8 +11,8 @@ from polywire.journal.kinds import ACK, CONNECT, FMQP, KINDS, NO_PROTOCOL, PROTO
 from polywire.journal.schema import SCHEMA
 from polywire.protocols.fmqp.frames import Publication, encode
 from polywire.protocols.fmqp.frames import locate as locate_fmqp
-from polywire.protocols.mqtt.frames import locate as locate_mqtt
 from polywire.protocols.mqtt.packets import Publish
+from polywire.protocols.mqtt.publications import locate as locate_mqtt
 from polywire.protocols.mqtt.writing import encode as encode_mqtt
 
 TIME = 1_700_000_000_000_000_000

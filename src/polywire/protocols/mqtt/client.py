@@ -25,7 +25,7 @@ from polywire.client.reconnect import BUFFER, Backoff, Keeper
 from polywire.protocols.frame import Frame, Run
 from polywire.protocols.mqtt.errors import RemoteProtocolError
 from polywire.protocols.mqtt.flows import Receiver
-from polywire.protocols.mqtt.frames import MAX_PACKET, Decoder, publications_in
+from polywire.protocols.mqtt.frames import MAX_PACKET, Decoder
 from polywire.protocols.mqtt.greeting import greeting, refusal
 from polywire.protocols.mqtt.keep_alive import KeepAlive
 from polywire.protocols.mqtt.listening import Acknowledgements, Consuming, Listening, Table
@@ -43,6 +43,7 @@ from polywire.protocols.mqtt.packets import (
     Unsuback,
     Will,
 )
+from polywire.protocols.mqtt.publications import publications_in
 from polywire.protocols.mqtt.publishing import WINDOW, Publishing
 from polywire.protocols.mqtt.subscribing import Subscribing
 from polywire.protocols.mqtt.writing import encode

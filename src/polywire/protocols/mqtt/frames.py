@@ -8,7 +8,6 @@ is whole. Any violation ends the connection (MQTT-165).
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, final
 
-from librt.strings import BytesWriter, write_i64_le
 from mypy_extensions import i64
 
 from polywire.protocols.assembler import Assembler
@@ -21,20 +20,19 @@ from polywire.protocols.mqtt.packets import (
     DISCONNECT,
     MAX_OCTETS,
     NAMES,
-    PUBACK,
     PUBLISH,
     PUBREL,
     SUBACK,
     SUBSCRIBE,
     UNSUBSCRIBE,
     Connack,
-    Publish,
 )
+from polywire.protocols.mqtt.publications import has_packet_id, qos_of
 from polywire.protocols.mqtt.reading import read_other, read_publish
 from polywire.protocols.mqtt.state import REFUSAL, Sender, State, after, out_of_order
 from polywire.protocols.mqtt.topics import name_problem, plain_name
-from polywire.protocols.mqtt.writing import encode, write_acknowledgement
-from polywire.protocols.octets import Names, same_octets
+from polywire.protocols.mqtt.writing import encode
+from polywire.protocols.octets import same_octets
 
 __all__ = ["MAX_FILTERS", "MAX_PACKET", "MAX_PACKET_BEFORE_CONNECT", "Decoder", "Role", "encode"]
 
@@ -52,8 +50,6 @@ MAX_FILTERS: Final = 16384
 # Neither DUP nor RETAIN:
 PLAIN_PUBLISH: Final = 0x30  # QoS 0
 CONFIRMED_PUBLISH: Final = 0x32  # QoS 1
-
-_names: Final = Names()
 
 NO_LENGTH: Final = 255
 LENGTHS: Final = bytes((255, 255, 2, 255, 2, 2, 2, 2, 255, 255, 255, 2, 0, 0, 0, 255))
@@ -184,7 +180,7 @@ class Decoder:
                 if publication and name <= pos + size and (head == 2 or size - head >= 1 << (7 * (head - 2))):
                     length: i64 = (i64(chunk[name - 2]) << 8) | i64(chunk[name - 1])
                     if name + length > pos + size or (
-                        first == CONFIRMED_PUBLISH and not _has_packet_id(chunk, name + length, pos + size)
+                        first == CONFIRMED_PUBLISH and not has_packet_id(chunk, name + length, pos + size)
                     ):
                         known = -1
                     elif length == known and same_octets(chunk, topic, name, length):
@@ -198,7 +194,7 @@ class Decoder:
                         known = length
                 if route is not run or first != kind:
                     if run is not None:
-                        items.append(Run(run, chunk, start, pos, count, _qos(kind)))
+                        items.append(Run(run, chunk, start, pos, count, qos_of(kind)))
                     run = route
                     kind = first
                     start = pos
@@ -211,11 +207,11 @@ class Decoder:
                 pos += size
         except RemoteProtocolError as error:
             if run is not None:
-                items.append(Run(run, chunk, start, pos, count, _qos(kind)))
+                items.append(Run(run, chunk, start, pos, count, qos_of(kind)))
             self._fail(error, items)
             raise
         if run is not None:
-            items.append(Run(run, chunk, start, pos, count, _qos(kind)))
+            items.append(Run(run, chunk, start, pos, count, qos_of(kind)))
         self._octets.keep(chunk, pos, want)
         return items
 
@@ -315,92 +311,6 @@ class Decoder:
         error.frames = list(frames)
         self._failure = _without_frames(error)
         self._octets = Assembler()
-
-
-def publications_in(data: bytes, start: i64, end: i64) -> list[Publish]:
-    """The publications of a run: ``data[start:end]`` is whole packets, as ``feed_runs`` found them."""
-    found: list[Publish] = []
-    topic = ""
-    at: i64 = 0
-    known: i64 = -1  # the length of the name at `at`, which is `topic`
-    pos: i64 = start
-    while pos < end:
-        qos = _qos(data[pos])
-        pos += 1
-        octet: i64 = data[pos]
-        length: i64 = octet & 127
-        shift: i64 = 7
-        while octet >= 128:
-            pos += 1
-            octet = data[pos]
-            length |= (octet & 127) << shift
-            shift += 7
-        name: i64 = pos + 3
-        name_length: i64 = (i64(data[pos + 1]) << 8) | i64(data[pos + 2])
-        payload: i64 = name + name_length
-        pos += 1 + length
-        if name_length != known or not same_octets(data, at, name, name_length):
-            topic = _names.text(data[name:payload])
-            at = name
-            known = name_length
-        if qos == 0:
-            found.append(Publish(topic, data[payload:pos], 0, False, False, None))
-        else:
-            packet_id = _packet_id(data, payload)
-            found.append(Publish(topic, data[payload + 2 : pos], 1, False, False, packet_id))
-    return found
-
-
-def locate(data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
-    """Where the topics and payloads of a run stand, counted from ``base``: where each begins and, 32 bits up, ends."""
-    pos: i64 = start
-    while pos < end:
-        between: i64 = _qos(data[pos]) * 2
-        pos += 1
-        octet: i64 = data[pos]
-        length: i64 = octet & 127
-        shift: i64 = 7
-        while octet >= 128:
-            pos += 1
-            octet = data[pos]
-            length |= (octet & 127) << shift
-            shift += 7
-        name: i64 = pos + 3
-        middle: i64 = base + name + ((i64(data[pos + 1]) << 8) | i64(data[pos + 2]))
-        pos += 1 + length
-        write_i64_le(places, (base + name) | (middle << 32))
-        write_i64_le(places, (middle + between) | ((base + pos) << 32))
-
-
-def acknowledge(data: bytes, start: i64, end: i64, out: BytesWriter) -> None:
-    """Append the PUBACKs of a run with QoS 1."""
-    pos: i64 = start
-    while pos < end:
-        pos += 1
-        octet: i64 = data[pos]
-        length: i64 = octet & 127
-        shift: i64 = 7
-        while octet >= 128:
-            pos += 1
-            octet = data[pos]
-            length |= (octet & 127) << shift
-            shift += 7
-        name_length: i64 = (i64(data[pos + 1]) << 8) | i64(data[pos + 2])
-        write_acknowledgement(out, PUBACK, _packet_id(data, pos + 3 + name_length))
-        pos += 1 + length
-
-
-def _qos(first: i64) -> i64:
-    return (first >> 1) & 3
-
-
-def _packet_id(data: bytes, pos: i64) -> i64:
-    return (i64(data[pos]) << 8) | i64(data[pos + 1])
-
-
-def _has_packet_id(data: bytes, pos: i64, end: i64) -> bool:
-    """Whether a packet id stands at ``pos``, within the packet that ends at ``end``; 0 is none."""
-    return pos + 2 <= end and _packet_id(data, pos) != 0
 
 
 def _without_frames(error: RemoteProtocolError) -> RemoteProtocolError:
