@@ -108,9 +108,7 @@ class Requests:
         elif is_queue and ANY in pattern:
             self._answers.refuse(whole, errors.MALFORMED, "a queue is named in full, without '*'", BAD_NAME)
         elif not known and not self._another():
-            self._answers.refuse(
-                whole, errors.LIMIT, f"you have {self._limits.subscriptions} subscriptions already", LIMIT
-            )
+            self._too_many(whole)
         elif is_queue and not self._hub.takes_queue(destination):
             self._answers.refuse(whole, errors.LIMIT, NO_QUEUE, LIMIT)
         elif is_queue:
@@ -151,9 +149,7 @@ class Requests:
         if not self._client.grants.may_serve(service):
             self._answers.refuse(whole, errors.FORBIDDEN, "you may not offer that service", FORBIDDEN)
         elif service not in self._provider.offered and not self._another():
-            self._answers.refuse(
-                whole, errors.LIMIT, f"you have {self._limits.subscriptions} subscriptions already", LIMIT
-            )
+            self._too_many(whole)
         else:
             self._provider.serve(service)
             self._answers.accept(whole)
@@ -163,5 +159,6 @@ class Requests:
         held = len(self._client.subscriptions) + len(self._queues) + len(self._provider.offered)
         return held < self._limits.subscriptions
 
-    def _too_many(self, whole: Whole, held: str) -> None:
-        self._answers.refuse(whole, errors.LIMIT, f"you have {held} already", LIMIT)
+    def _too_many(self, whole: Whole) -> None:
+        words = f"you have {self._limits.subscriptions} subscriptions already"
+        self._answers.refuse(whole, errors.LIMIT, words, LIMIT)
