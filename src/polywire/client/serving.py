@@ -38,8 +38,8 @@ class Served(Receiver, Protocol):
     def goodbye(self) -> None:
         """Last words, then close: the server goes away, or can't go on with it."""
 
-    def too_late(self) -> None:
-        """The words for a handshake that took too long, then close."""
+    def timed_out(self) -> None:
+        """The words for a handshake or a silence that took too long, then close."""
 
 
 P = TypeVar("P", bound=Served)
@@ -113,7 +113,7 @@ class Server(Generic[P]):
             async with asyncio.timeout(self._handshake_time):
                 await peer.opened()
         except TimeoutError:
-            peer.too_late()
+            peer.timed_out()
             return
         except Exception:  # noqa: BLE001 - it was told why, or is gone
             return

@@ -11,7 +11,7 @@ from typing import cast
 from polywire.client.errors import ConnectionLost, Refused
 from polywire.client.inbox import LIMIT, Intake
 from polywire.client.link import Link
-from polywire.errors import PolywireError
+from polywire.client.peer import LivePeer
 from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import commands, errors, frames
 from polywire.protocols.micromsg import properties as property_texts
@@ -53,7 +53,7 @@ Login = Callable[["Peer", Mapping[str, str] | None], Awaitable[None] | None]
 """Looks at what ``x-auth`` says (None without it): raises ``Failure`` to refuse."""
 
 
-class Peer:
+class Peer(LivePeer):
     """One side of a connection. ``handler`` takes the messages that no subscription of this side takes.
 
     ``failed`` is called with each ERROR that nothing of this side is about, ``extended`` with the name and payload of
@@ -73,8 +73,6 @@ class Peer:
     ) -> None:
         self.failed: Callable[[Failure], None] | None = None
         self.extended: Callable[[str, bytes], None] | None = None
-        self.on_lost: Callable[[ConnectionLost], None] | None = None
-        self.on_room: Callable[[], None] | None = None
         self._login = login
         self._decoder = Decoder(
             role,
@@ -94,10 +92,7 @@ class Peer:
         self._audience = Audience(self, subscribed, limit=limits.subscriptions)
         self._handling = Handling(self, self.outflow.send)
         self._handling.handler = handler
-        self._loop = asyncio.get_running_loop()
-        self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._closing: asyncio.Task[None] | None = None
+        super().__init__(self.outflow, self._intake, (self._handling, self._asking))
 
     @property
     def agreement(self) -> Agreement | None:
@@ -184,7 +179,7 @@ class Peer:
     async def drain(self) -> None:
         """Refuse new messages, and wait until what was taken is worked off and what was sent is acknowledged."""
         self._handling.draining = True
-        await self._handling.idle()
+        await self._handling.work.idle()
         await self.outflow.idle()
 
     async def close(self) -> None:
@@ -195,17 +190,12 @@ class Peer:
             self.outflow.reason = self.outflow.reason or "this side closed the connection"
             await link.close()
 
-    async def wait_ended(self) -> None:
-        """Wait for the end of the connection."""
-        await asyncio.shield(self._ended)
-
     # For those who carry the connection.
 
     def attach(self, link: Link) -> None:
         """It is carried by this link."""
-        self.outflow.link = link
-        self.outflow.on_open = link.on_room = self._room
-        self._intake.attach(link)
+        super().attach(link)
+        self.outflow.on_open = self._room
 
     async def say_hello(self) -> None:
         """A client's handshake, and its login where it has one. Raises ``Refused``."""
@@ -217,17 +207,16 @@ class Peer:
             except (Failure, ConnectionLost) as error:
                 raise Refused(str(error), code=errors.FORBIDDEN) from error
 
-    async def opened(self) -> None:
-        """Wait for the end of the handshake. Raises ``Refused`` where it failed."""
-        await asyncio.shield(self._opened)
-
     def goodbye(self) -> None:
         """A server goes away."""
         self._end(Error(errors.SHUTTING_DOWN))
 
-    def too_late(self) -> None:
-        """A client's handshake took too long (MICROMSG-176)."""
-        self._end(Error(errors.BAD_HANDSHAKE, (("reason", "the handshake took too long"),)))
+    def timed_out(self) -> None:
+        """MICROMSG-176: a client took too long, for its handshake or to be heard of."""
+        if self._shaking.state is State.ESTABLISHED:
+            self._end(Error(errors.SHUTTING_DOWN, (("reason", "nothing was heard of you for too long"),)))
+        else:
+            self._end(Error(errors.BAD_HANDSHAKE, (("reason", "the handshake took too long"),)))
 
     def received(self, data: bytes, text: bool, /) -> None:  # noqa: ARG002 - a stream has no texts
         """Take octets."""
@@ -241,24 +230,13 @@ class Peer:
             if isinstance(error.reply, Error):
                 self._end(error.reply)
 
-    def lost(self, error: Exception | None, /) -> None:
-        """The connection has ended."""
-        reason = self.outflow.reason or ("the connection ended" if error is None else f"the connection broke: {error}")
+    def _end_all(self, reason: str) -> None:
         self._shaking.state = State.CLOSED
         self.outflow.close(reason)
         self._inflow.close()
-        self._not_opened(ConnectionLost(reason))
         self._asking.lost(reason)
         self._subscribing.lost(reason)
-        self._handling.lost()
-        if self.on_lost is not None:
-            self.on_lost(ConnectionLost(reason))
-        if not self._ended.done():
-            self._ended.set_result(None)
-
-    def _room(self) -> None:
-        if self.on_room is not None:
-            self.on_room()
+        self._handling.work.lost()
 
     def _handle(self, received: list[Frame]) -> None:
         for frame in received:
@@ -354,7 +332,7 @@ class Peer:
             self._held = []
             if self.outflow.link is not None:
                 self.outflow.link.pause_reading()
-            self._handling.start(self._admit(self._login, agreement.credentials))
+            self._handling.work.start(self._admit(self._login, agreement.credentials))
 
     async def _admit(self, login: Login, credentials: Mapping[str, str] | None) -> None:
         try:
@@ -389,13 +367,7 @@ class Peer:
             self.outflow.send(error)
             self.outflow.reason = self.outflow.reason or f"this side ended it: {Failure.of(error)}"
         self._shaking.state = State.CLOSED
-        if self._closing is None:
-            self._closing = self._loop.create_task(self.outflow.link.close())
-
-    def _not_opened(self, error: PolywireError) -> None:
-        if not self._opened.done():
-            self._opened.set_exception(error)
-            self._opened.exception()  # nobody may have waited for it
+        self._hang_up()
 
 
 def _settle(acknowledged: "asyncio.Future[None]", problem: Exception | None) -> None:

@@ -11,8 +11,7 @@ from typing import cast
 
 from polywire.client.errors import ConnectionLost, Refused
 from polywire.client.inbox import Intake
-from polywire.client.link import Link
-from polywire.errors import PolywireError
+from polywire.client.peer import LivePeer
 from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.sabc.assembly import Assembly, Whole
 from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Error, Message
@@ -51,7 +50,7 @@ Login = Callable[["Peer", Connect], float | Awaitable[float | None] | None]
 """Looks at a CONNECT: raises ``Failure`` to refuse it, else returns when the session expires (seconds since 1970)."""
 
 
-class Peer:
+class Peer(LivePeer):
     """One side of a session. ``handler`` takes its messages; without one they are refused with 404.
 
     ``session_id`` and ``expires`` are known once the session is open, ``client_id`` at the server too. ``failed`` is
@@ -71,8 +70,6 @@ class Peer:
         self.client_id = ""
         self.expires: float | None = None
         self.failed: Callable[[Failure], None] | None = None
-        self.on_lost: Callable[[ConnectionLost], None] | None = None
-        self.on_room: Callable[[], None] | None = None
         self.intake = Intake(lambda: len(self._asking) > 0)
         own = new_session_id() if side is Side.SERVER else None
         self._login = login
@@ -89,12 +86,9 @@ class Peer:
         self._sender = Sender(self._session, messages=messages, max_frame=limits.max_frame)
         self._handling = Handling(self, self._sender, limit=limits.in_flight)
         self._handling.handler = handler
-        self._loop = asyncio.get_running_loop()
         self._asking = Asking(self._sender, self.intake, limit=limits.in_flight)
+        super().__init__(self._sender, self.intake, (self._handling, self._asking))
         self._held: list[Frame] | None = None  # what came behind CONNECT while the login goes on
-        self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._closing: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
@@ -146,11 +140,6 @@ class Peer:
         """
         return self._asking.tell(body, headers)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the connection takes more without delay."""
-        return self._sender.is_open and self._sender.link is not None and not self._sender.link.full
-
     def new_id(self) -> str:
         """An id for a message of this side, not used before."""
         return self._asking.new_id()
@@ -172,7 +161,7 @@ class Peer:
     async def drain(self) -> None:
         """Refuse new messages with 503, and wait until those there are have been answered."""
         self._handling.draining = True
-        await self._handling.idle()
+        await self._handling.work.idle()
 
     async def close(self) -> None:
         """End the session here and now: DISCONNECTING, where it is open."""
@@ -181,17 +170,7 @@ class Peer:
         if link is not None:
             await link.close()
 
-    async def wait_ended(self) -> None:
-        """Wait for the end of the connection."""
-        await asyncio.shield(self._ended)
-
     # For those who carry the connection.
-
-    def attach(self, link: Link) -> None:
-        """It is carried by this link."""
-        self._sender.link = link
-        self.intake.attach(link)
-        link.on_room = self._room
 
     async def say_hello(self, client_id: str, passcode: str | None, headers: tuple[Header, ...] = ()) -> None:
         """A client's CONNECT. Raises ``Refused``."""
@@ -202,18 +181,17 @@ class Peer:
     def goodbye(self) -> None:
         """End the session: DISCONNECTING, then close."""
         self._say_goodbye()
-        if self._sender.link is not None and self._closing is None:
-            self._closing = self._loop.create_task(self._sender.link.close())
+        self._hang_up()
 
-    def too_late(self) -> None:
-        """A client's CONNECT took too long (SABC-101)."""
+    def timed_out(self) -> None:
+        """SABC-101: a client took too long, for its CONNECT or to be heard of."""
         if self._sender.link is not None and self._session.state is not State.CLOSED:
-            self._sender.send(error_reply(TOO_SLOW, "the CONNECT took too long"))
+            if self._session.state in ANSWERING:
+                words = b"nothing was heard of you for too long"
+                self._sender.send(Error(TOO_SLOW, words, self.session_id))
+            else:
+                self._sender.send(error_reply(TOO_SLOW, "the CONNECT took too long"))
         self.goodbye()
-
-    async def opened(self) -> None:
-        """Wait until the session is open. Raises ``Refused`` where it is not."""
-        await asyncio.shield(self._opened)
 
     def received(self, data: bytes, text: bool, /) -> None:  # noqa: ARG002 - on a WebSocket both are spoken (SABC-72)
         """Take octets of a stream, or one message of a WebSocket."""
@@ -228,25 +206,13 @@ class Peer:
                 self._sender.send(error.reply)
             raise
 
-    def lost(self, error: Exception | None, /) -> None:
-        """The connection has ended."""
-        reason = self._sender.reason or ("the connection ended" if error is None else f"the connection broke: {error}")
+    def _end_all(self, reason: str) -> None:
         self._sender.close(reason)
         self._session.state = State.CLOSED
         if self._expiry is not None:
             self._expiry.cancel()
-        if not self._opened.done():
-            self._not_opened(ConnectionLost(reason))
         self._asking.lost(reason)
-        self._handling.lost()
-        if self.on_lost is not None:
-            self.on_lost(ConnectionLost(reason))
-        if not self._ended.done():
-            self._ended.set_result(None)
-
-    def _room(self) -> None:
-        if self.on_room is not None:
-            self.on_room()
+        self._handling.work.lost()
 
     def _handle(self, frames: list[Frame]) -> None:
         for frame in frames:
@@ -273,12 +239,12 @@ class Peer:
             self._held = []
             if self._sender.link is not None:
                 self._sender.link.pause_reading()
-            self._handling.start(self._admit(frame))
+            self._handling.work.start(self._admit(frame))
         elif isinstance(frame, Connected):
             self.expires = frame.session_expiry
             self._opened.set_result(None)
         elif isinstance(frame, Disconnect):
-            self._handling.start(self._finish())
+            self._handling.work.start(self._finish())
         elif isinstance(frame, Disconnecting):
             self._sender.reason = "the other side ended the session"
             raise ConnectionLost(self._sender.reason)
@@ -349,15 +315,10 @@ class Peer:
 
     async def _finish(self) -> None:
         """SABC-39: a client wants to leave: what was accepted is answered first."""
-        await self._handling.idle()
+        await self._handling.work.idle()
         self.goodbye()
 
     def _say_goodbye(self) -> None:
         if self._sender.link is not None and self._session.state in {State.OPEN, State.LEAVING}:
             self._sender.reason = self._sender.reason or "this side ended the session"
             self._sender.send(Disconnecting(self.session_id))
-
-    def _not_opened(self, error: PolywireError) -> None:
-        if not self._opened.done():
-            self._opened.set_exception(error)
-            self._opened.exception()  # nobody may have waited for it
