@@ -4,7 +4,7 @@ A peer is given the link that carries it, and lives as long as that. ``protocols
 """
 
 import asyncio
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from typing import Protocol
 
 from polywire.client.errors import ConnectionLost
@@ -23,12 +23,11 @@ class WayOut(Protocol):
 class LivePeer:
     """One side of a connection. ``on_lost`` is called at its end, ``on_room`` when what was written was passed on."""
 
-    def __init__(self, way_out: WayOut, intake: Intake, under_way: tuple[Sized, ...]) -> None:
+    def __init__(self, way_out: WayOut, intake: Intake) -> None:
         self.on_lost: Callable[[ConnectionLost], None] | None = None
         self.on_room: Callable[[], None] | None = None
         self._way_out = way_out
         self._way_in = intake
-        self._under_way = under_way
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -47,7 +46,7 @@ class LivePeer:
     @property
     def busy(self) -> bool:
         """Whether one side works on something that the other one waits for."""
-        return any(map(len, self._under_way))
+        raise NotImplementedError
 
     async def opened(self) -> None:
         """Wait for the end of the handshake. Raises ``Refused`` where it failed."""
@@ -56,6 +55,10 @@ class LivePeer:
     async def wait_ended(self) -> None:
         """Wait for the end of the connection."""
         await asyncio.shield(self._ended)
+
+    async def close(self) -> None:
+        """End the connection, and wait until it has ended."""
+        raise NotImplementedError
 
     # For those who carry the connection.
 

@@ -16,7 +16,8 @@ from polywire.protocols.micromsg.client import IDENTITY, WINDOW, terms_of
 from polywire.protocols.micromsg.frames import SERVER
 from polywire.protocols.micromsg.peer.audience import Subscribed
 from polywire.protocols.micromsg.peer.handling import Handler
-from polywire.protocols.micromsg.peer.peer import DEFAULT_LIMITS, NO_PROPERTIES, Limits, Login, Peer
+from polywire.protocols.micromsg.peer.limits import DEFAULT_LIMITS, Limits
+from polywire.protocols.micromsg.peer.peer import NO_PROPERTIES, Login, Peer
 from polywire.protocols.micromsg.properties import Value
 
 

@@ -12,7 +12,8 @@ from polywire.client.opening import Opening
 from polywire.client.serving import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
 from polywire.protocols.sabc.client import SUBPROTOCOL
 from polywire.protocols.sabc.peer.handling import Handler
-from polywire.protocols.sabc.peer.peer import DEFAULT_LIMITS, Limits, Login, Peer
+from polywire.protocols.sabc.peer.limits import DEFAULT_LIMITS, Limits
+from polywire.protocols.sabc.peer.peer import Login, Peer
 from polywire.protocols.sabc.state import Side
 
 

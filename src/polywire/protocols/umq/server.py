@@ -12,7 +12,8 @@ from polywire.client.opening import Opening
 from polywire.client.serving import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
 from polywire.protocols.umq.client import SUBPROTOCOL
 from polywire.protocols.umq.peer.handling import Handler
-from polywire.protocols.umq.peer.peer import DEFAULT_LIMITS, Greet, Limits, Peer
+from polywire.protocols.umq.peer.limits import DEFAULT_LIMITS, Limits
+from polywire.protocols.umq.peer.peer import Greet, Peer
 from polywire.protocols.umq.state import Role
 
 PATH = "/umq"

@@ -6,7 +6,6 @@ Stands on the codec and its tables, and below ``client`` and ``server``. It rece
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import cast
 
 from polywire.client.errors import ConnectionLost, Refused
@@ -16,35 +15,16 @@ from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.sabc.assembly import Assembly, Whole
 from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Error, Message
 from polywire.protocols.sabc.errors import DRAINING, LIMIT, TOO_SLOW, UNAUTHORIZED, RemoteProtocolError
-from polywire.protocols.sabc.frames import Decoder, MessageDecoder
 from polywire.protocols.sabc.headers import Header
-from polywire.protocols.sabc.intake import MAX_HEAD, MAX_HEADERS, MAX_MESSAGE, MAX_UNFINISHED, error_reply
+from polywire.protocols.sabc.intake import error_reply
 from polywire.protocols.sabc.peer.asking import Asking
 from polywire.protocols.sabc.peer.failures import Failure
 from polywire.protocols.sabc.peer.handling import ANSWERING, Handler, Handling, log
+from polywire.protocols.sabc.peer.limits import DEFAULT_LIMITS, Limits
 from polywire.protocols.sabc.peer.sending import Sender
 from polywire.protocols.sabc.state import Session, Side, State, new_session_id
 
-IN_FLIGHT = 1000
-"""As many messages as the hub lets one session have under way, unless told otherwise."""
-MAX_FRAME = 64 * 1024
-"""Octets of a frame; longer messages go in several."""
 TEMPORARY = (DRAINING, LIMIT)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of ``Decoder``, how many messages may be unanswered each way, and the length of what is sent."""
-
-    max_message: int = MAX_MESSAGE
-    max_head: int = MAX_HEAD
-    max_headers: int = MAX_HEADERS
-    max_unfinished: int = MAX_UNFINISHED
-    in_flight: int = IN_FLIGHT
-    max_frame: int = MAX_FRAME
-
-
-DEFAULT_LIMITS = Limits()
 
 Login = Callable[["Peer", Connect], float | Awaitable[float | None] | None]
 """Looks at a CONNECT: raises ``Failure`` to refuse it, else returns when the session expires (seconds since 1970)."""
@@ -74,20 +54,13 @@ class Peer(LivePeer):
         own = new_session_id() if side is Side.SERVER else None
         self._login = login
         self._session = Session(side, own)
-        decoder = MessageDecoder if messages else Decoder
-        self._decoder: Decoder | MessageDecoder = decoder(
-            session_id=own,
-            max_message=limits.max_message,
-            max_head=limits.max_head,
-            max_headers=limits.max_headers,
-            max_unfinished=limits.max_unfinished,
-        )
+        self._decoder = limits.decoder(own, messages=messages)
         self._assembly = Assembly()
         self._sender = Sender(self._session, messages=messages, max_frame=limits.max_frame)
         self._handling = Handling(self, self._sender, limit=limits.in_flight)
         self._handling.handler = handler
         self._asking = Asking(self._sender, self.intake, limit=limits.in_flight)
-        super().__init__(self._sender, self.intake, (self._handling, self._asking))
+        super().__init__(self._sender, self.intake)
         self._held: list[Frame] | None = None  # what came behind CONNECT while the login goes on
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -110,6 +83,11 @@ class Peer(LivePeer):
         """Whether messages may be sent."""
         return self._sender.is_open
 
+    @property
+    def busy(self) -> bool:
+        """Whether one side works on something that the other one waits for."""
+        return len(self._handling) > 0 or len(self._asking) > 0
+
     async def ask(
         self,
         body: bytes | str = b"",
@@ -130,8 +108,7 @@ class Peer(LivePeer):
         """Send a message that wants no answer."""
         self._sender.check()
         octets = body.encode() if isinstance(body, str) else body
-        msg_id = self._asking.new_id()
-        await self._sender.deliver(Message(self.session_id, msg_id, octets, headers, send_only=True))
+        await self._sender.deliver(Message(self.session_id, self.new_id(), octets, headers, send_only=True))
 
     def tell(self, body: bytes, headers: tuple[Header, ...] = ()) -> "asyncio.Future[Whole]":
         """Send a message that wants an answer and wait for nothing; the future is done as ``ask`` would be.
@@ -187,8 +164,7 @@ class Peer(LivePeer):
         """SABC-101: a client took too long, for its CONNECT or to be heard of."""
         if self._sender.link is not None and self._session.state is not State.CLOSED:
             if self._session.state in ANSWERING:
-                words = b"nothing was heard of you for too long"
-                self._sender.send(Error(TOO_SLOW, words, self.session_id))
+                self._sender.send(Error(TOO_SLOW, b"nothing was heard of you for too long", self.session_id))
             else:
                 self._sender.send(error_reply(TOO_SLOW, "the CONNECT took too long"))
         self.goodbye()

@@ -5,7 +5,6 @@ Stands on the codec and its tables, and below ``client`` and ``server``. It rece
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from polywire.client.errors import ConnectionLost, Refused
@@ -14,39 +13,20 @@ from polywire.client.peer import LivePeer
 from polywire.protocols.frame import Frame
 from polywire.protocols.umq import frames
 from polywire.protocols.umq.attributes import Attributes
-from polywire.protocols.umq.callbacks import MAX_CALLBACKS
 from polywire.protocols.umq.codes import FatalCode, describe
 from polywire.protocols.umq.errors import RemoteProtocolError
-from polywire.protocols.umq.frames import MAX_BINARY, MAX_TEXT, MAX_UNFINISHED, Decoder, Fatal
+from polywire.protocols.umq.frames import Decoder, Fatal
 from polywire.protocols.umq.peer.arriving import Received
 from polywire.protocols.umq.peer.asking import Asking
 from polywire.protocols.umq.peer.failures import Rejected
 from polywire.protocols.umq.peer.handling import Handler, Handling, Outcome, Reply, as_reply, log
+from polywire.protocols.umq.peer.limits import DEFAULT_LIMITS, Limits
 from polywire.protocols.umq.peer.sending import Attachable, Sender
 from polywire.protocols.umq.peer.streaming import Publication, Streaming, Subscription
 from polywire.protocols.umq.state import Machine, Role, State
-from polywire.protocols.umq.topics import MAX_TOPICS
-
-IN_FLIGHT = 1000
-"""As many requests as the hub lets one connection have, unless told otherwise."""
 
 TEMPORARY = (FatalCode.UNAVAILABLE, FatalCode.LIMIT_EXCEEDED, FatalCode.SHUTTING_DOWN)
 """The codes with which a server may refuse a client that it would take later."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one connection may have: the limits of ``Decoder``, and how much may be open at a time."""
-
-    max_text: int = MAX_TEXT
-    max_binary: int = MAX_BINARY
-    max_unfinished: int = MAX_UNFINISHED
-    in_flight: int = IN_FLIGHT
-    topics: int = MAX_TOPICS
-    callbacks: int = MAX_CALLBACKS
-
-
-DEFAULT_LIMITS = Limits()
 
 Greet = Callable[["Peer", Received], Outcome | Awaitable[Outcome | None] | None]
 
@@ -83,7 +63,7 @@ class Peer(LivePeer):
         self._handling = Handling(self, self._sender, self._hold, limit=limits.in_flight, callbacks=limits.callbacks)
         self._handling.handler = handler
         self._streaming = Streaming(self._sender, self._intake, self._hold, limit=limits.topics)
-        super().__init__(self._sender, self._intake, (self._handling, self._asking))
+        super().__init__(self._sender, self._intake)
         self._takes: dict[type[Frame], Callable[[Any], None]] = {
             frames.Result: self._asking.answered,
             frames.CallException: self._asking.answered,
@@ -164,6 +144,11 @@ class Peer(LivePeer):
     def is_open(self) -> bool:
         """Whether the handshake is done and the connection has not ended."""
         return self._sender.is_open
+
+    @property
+    def busy(self) -> bool:
+        """Whether one side works on something that the other one waits for."""
+        return len(self._handling) > 0 or len(self._asking) > 0
 
     def fail(self, code: FatalCode, detail: str = "") -> None:
         """End the connection with ``F``."""
