@@ -134,6 +134,12 @@ class Adapter:
         return Unsupported(what, self.protocol, FEATURES[what])
 
 
+async def answered(handler: Handler, request: Request) -> Answer:
+    """What a handler answers, whether it is a coroutine or not."""
+    outcome = handler(request)
+    return await outcome if isinstance(outcome, Awaitable) else outcome
+
+
 async def connect(address: Address, settings: Settings) -> Adapter:
     """The adapter of the address's protocol, connected."""
     module = importlib.import_module(ADAPTERS[address.protocol])

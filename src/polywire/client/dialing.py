@@ -67,7 +67,7 @@ async def _stream(address: Address, receiver: Receiver, context: ssl.SSLContext 
         ssl=context,
         server_hostname=address.host if context is not None else None,
     )
-    keep_alive(transport)
+    keep_alive(transport.get_extra_info("socket"))
     return link
 
 
@@ -95,16 +95,15 @@ async def _web(
         )
     except WSError as error:
         raise ConnectFailed(str(address), f"no WebSocket there: {error}") from error
-    keep_alive(transport.underlying_transport)
+    keep_alive(transport.underlying_transport.get_extra_info("socket"))
     return link
 
 
-def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Have the system look after a silent connection, and send small packets at once."""
-    found = transport.get_extra_info("socket")
-    if found is None or found.family not in {socket.AF_INET, socket.AF_INET6}:
+def keep_alive(found: object) -> None:
+    """Have the system look after a silent connection, given its socket, and send small packets at once."""
+    sock = cast("socket.socket | None", found)
+    if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
         return
-    sock = cast("socket.socket", found)
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

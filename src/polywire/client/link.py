@@ -59,6 +59,8 @@ class Link:
         self.leftover: list[bytes] = []
         self.passed = 0
         """How many octets were passed on so far."""
+        self.heard = 0
+        """How often something came so far."""
 
     @property
     def is_open(self) -> bool:
@@ -69,6 +71,11 @@ class Link:
     def held(self) -> int:
         """How many octets were written and not yet passed on."""
         return self._size
+
+    @property
+    def moved(self) -> int:
+        """A number that changes whenever something goes either way."""
+        return self.heard + self.passed
 
     def adopt(self) -> None:
         """The receiver has the link now, and is told of its end. Raises ``ConnectionLost`` where that has been."""
@@ -245,6 +252,7 @@ class StreamLink(Link, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Octets from the peer."""
+        self.heard += 1
         self._deliver(data, False)
 
     def connection_lost(self, exc: Exception | None) -> None:

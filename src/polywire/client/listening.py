@@ -5,15 +5,18 @@ import contextlib
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from polywire.client.address import Address
-from polywire.client.dialing import quiet
+from polywire.client.dialing import keep_alive, quiet
 from polywire.client.errors import AddressError
 from polywire.client.link import Link, Receiver, StreamLink
 
 if TYPE_CHECKING:
     from picows import WSListener, WSUpgradeRequest, WSUpgradeResponseWithListener
+
+HANDSHAKE_TIME: Final = 10.0
+"""Seconds a client has until it is let in."""
 
 Accept = Callable[[Link], Receiver]
 """Given a new link, who receives what comes on it."""
@@ -54,6 +57,7 @@ class Listener:
         """A peer has come."""
         if self._closed:  # it had knocked before the door was shut
             link.abort()
+        keep_alive(link.peer("socket"))
         self.links.add(link)
         link.on_end = self.links.discard
         return self._accept(link)
@@ -66,28 +70,37 @@ async def listen(
     tls: ssl.SSLContext | None = None,
     subprotocol: str | None = None,
     stream: bool = False,
+    handshake_time: float = HANDSHAKE_TIME,
 ) -> Listener:
-    """A listener at ``address``, which may have port 0. ``tls`` is a server's context, needed where it is encrypted."""
+    """A listener at ``address``, which may have port 0. ``tls`` is a server's context, needed where it is encrypted.
+
+    ``handshake_time`` is for the handshakes of TLS and WebSocket, each.
+    """
     if address.encrypted and tls is None:
         raise AddressError(f"{address.protocol} over TLS needs a server's certificate: give tls=", part="tls")
     listener = Listener(address, accept)
     loop = asyncio.get_running_loop()
     context = tls if address.encrypted else None
+    patience = None if context is None else handshake_time
 
     def stream_link() -> StreamLink:
         return StreamLink(accept=listener.accepted)
 
     if address.websocket:
-        listener.opened(await _web_server(listener, context, subprotocol, stream=stream))
+        listener.opened(await _web_server(listener, context, subprotocol, handshake_time, stream=stream))
     elif address.transport == "unix":
         listener.opened(await loop.create_unix_server(stream_link, address.path))
     else:
-        listener.opened(await loop.create_server(stream_link, address.host, address.port, ssl=context))
+        listener.opened(
+            await loop.create_server(
+                stream_link, address.host, address.port, ssl=context, ssl_handshake_timeout=patience
+            )
+        )
     return listener
 
 
 async def _web_server(
-    listener: Listener, context: ssl.SSLContext | None, subprotocol: str | None, *, stream: bool
+    listener: Listener, context: ssl.SSLContext | None, subprotocol: str | None, handshake_time: float, *, stream: bool
 ) -> asyncio.AbstractServer:
     from picows import WSUpgradeResponse, WSUpgradeResponseWithListener, ws_create_server  # noqa: PLC0415
 
@@ -112,6 +125,8 @@ async def _web_server(
         address.host,
         address.port,
         ssl=context,
+        ssl_handshake_timeout=None if context is None else handshake_time,
+        websocket_handshake_timeout=handshake_time,
         logger_name=quiet,
         enable_auto_pong=False,
         max_frame_size=0x7FFF_FFFF,

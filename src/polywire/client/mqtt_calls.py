@@ -7,10 +7,10 @@ theirs.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from polywire.client.adapter import Handler
+from polywire.client.adapter import Handler, answered
 from polywire.client.errors import CallFailed, Timeout
 from polywire.client.features import require
 from polywire.client.message import Message, Request, octets
@@ -115,8 +115,7 @@ class Offered:
         """The answer to a call."""
         request = Request(self.name, method, await anext(requests))
         try:
-            outcome = self._handler(request)
-            found = await outcome if isinstance(outcome, Awaitable) else outcome
+            found = await answered(self._handler, request)
         except CallFailed as error:
             code = error.code if error.code > 0 else HANDLER_FAILED.code
             raise RpcError(code, error.tag, error.text, round((error.retry_after or 0) * 1000)) from error

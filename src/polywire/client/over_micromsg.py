@@ -9,9 +9,10 @@ from typing import Final
 
 from polywire.client.adapter import Handler, Options, Settings, Source
 from polywire.client.address import Address
+from polywire.client.connection import PeerConnection, Publication
 from polywire.client.errors import Refused
 from polywire.client.message import Header, Message
-from polywire.client.over_peers import QUEUE, PeerAdapter, Publication
+from polywire.client.over_peers import QUEUE, PeerAdapter
 from polywire.client.posting import Done
 from polywire.client.receipt import Promise
 from polywire.client.renewed import Stream
@@ -44,20 +45,15 @@ class MicromsgStream:
         await self._subscription.leave()
 
 
-class MicromsgConnection:
+class MicromsgConnection(PeerConnection[Peer]):
     """One connection to a hub, or to any server with ``pub-sub``."""
 
     def __init__(self, peer: Peer) -> None:
-        self._peer = peer
+        super().__init__(peer)
         agreement = peer.agreement
         self._typed = agreement is not None and agreement.has(DOTNET)
         acknowledged = agreement is not None and agreement.window > 0
         self.promise = Promise.ACKNOWLEDGED if acknowledged else Promise.SENT
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has not ended."""
-        return self._peer.is_open
 
     def room(self) -> bool:
         """Whether it takes another message now."""
@@ -103,10 +99,6 @@ class MicromsgConnection:
     async def ping(self) -> None:
         """There and back."""
         await self._peer.ping()
-
-    async def close(self) -> None:
-        """End it."""
-        await self._peer.close()
 
 
 class MicromsgAdapter(PeerAdapter[MicromsgConnection]):

@@ -8,16 +8,17 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from polywire.client.adapter import Adapter, Handler, Options, Settings, Source
 from polywire.client.address import Address
+from polywire.client.connection import Connection, Publication
 from polywire.client.errors import Closed, ConnectionLost, Refused, Timeout
 from polywire.client.message import Message
 from polywire.client.posting import Done, Posting
 from polywire.client.receipt import Promise
 from polywire.client.reconnect import Keeper
-from polywire.client.renewed import Renewed, Stream
+from polywire.client.renewed import Renewed
 
 QUEUE: Final = "queue/"
 CLOSE_TIME: Final = 10.0
@@ -26,53 +27,6 @@ CLOSE_TIME: Final = 10.0
 log = logging.getLogger("polywire.client")
 
 Result = TypeVar("Result")
-
-
-class Publication:
-    """What is to be published: where, and what."""
-
-    __slots__ = ("body", "channel", "options")
-
-    def __init__(self, channel: str, body: bytes, options: Options) -> None:
-        self.channel = channel
-        self.body = body
-        self.options = options
-
-
-class Connection(Protocol):
-    """One connection of a protocol, in the bus's words. What the peer refuses raises ``Refused`` or ``CallFailed``."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has not ended."""
-
-    @property
-    def promise(self) -> Promise:
-        """What it is worth when a message is done."""
-
-    def room(self) -> bool:
-        """Whether it takes another message now."""
-
-    def send(self, publication: Publication, done: Done) -> None:
-        """Publish."""
-
-    async def listen(self, pattern: str, limit: int) -> Stream[Message]:
-        """Subscribe, or take from ``queue/<name>``."""
-
-    async def offer(self, service: str, handler: Handler) -> None:
-        """Offer a service."""
-
-    async def withdraw(self, service: str) -> None:
-        """Offer it no more."""
-
-    async def call(self, service: str, method: str, body: bytes, options: Options, seconds: float) -> Message:
-        """Call a service."""
-
-    async def ping(self) -> None:
-        """There and back."""
-
-    async def close(self) -> None:
-        """End it."""
 
 
 C = TypeVar("C", bound=Connection)

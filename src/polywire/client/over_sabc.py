@@ -2,16 +2,16 @@
 
 import asyncio
 import datetime as dt
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from polywire.client.adapter import Handler, Options, Settings
+from polywire.client.adapter import Handler, Options, Settings, answered
 from polywire.client.address import Address
+from polywire.client.connection import PeerConnection, Publication
 from polywire.client.errors import CallFailed, ConnectionLost, Refused
 from polywire.client.message import Header, Message, Request, octets
-from polywire.client.over_peers import PeerAdapter, Publication
+from polywire.client.over_peers import PeerAdapter
 from polywire.client.posting import Done
-from polywire.client.receipt import Promise
 from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.client import open_peer
 from polywire.protocols.sabc.errors import DRAINING, LIMIT, NOT_FOUND
@@ -40,23 +40,12 @@ NOWHERE: Final = ((OP, UNSUBSCRIBE), (DESTINATION, "polywire/nowhere"))
 """sABC has no ping. The answer to this is 404, and changes nothing."""
 
 
-class SabcConnection:
+class SabcConnection(PeerConnection[Peer]):
     """One session with a hub."""
 
-    promise = Promise.ACKNOWLEDGED
-
     def __init__(self, peer: Peer) -> None:
-        self._peer = peer
+        super().__init__(peer)
         self._hub = RemoteHub(peer)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has not ended."""
-        return self._peer.is_open
-
-    def room(self) -> bool:
-        """Whether it takes another message now."""
-        return self._peer.has_room
 
     def send(self, publication: Publication, done: Done) -> None:
         """Publish."""
@@ -76,8 +65,7 @@ class SabcConnection:
 
         async def answer(request: Request) -> bytes | Reply:
             try:
-                outcome = handler(request)
-                found = await outcome if isinstance(outcome, Awaitable) else outcome
+                found = await answered(handler, request)
             except CallFailed as error:
                 raise Failure(error.code, error.text) from error
             return replying(found) if isinstance(found, Message) else octets(found)
@@ -109,10 +97,6 @@ class SabcConnection:
         except Failure as error:
             if error.code != NOT_FOUND:
                 raise _refused(error) from error
-
-    async def close(self) -> None:
-        """End it."""
-        await self._peer.close()
 
 
 async def connect(address: Address, settings: Settings) -> PeerAdapter[SabcConnection]:

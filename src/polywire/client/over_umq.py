@@ -2,16 +2,16 @@
 
 import asyncio
 import datetime as dt
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from polywire.client.adapter import Handler, Options, Settings
+from polywire.client.adapter import Handler, Options, Settings, answered
 from polywire.client.address import Address
+from polywire.client.connection import PeerConnection, Publication
 from polywire.client.errors import CallFailed, Refused
 from polywire.client.message import NO_HEADERS, Header, Message, Request, octets
-from polywire.client.over_peers import PeerAdapter, Publication
+from polywire.client.over_peers import PeerAdapter
 from polywire.client.posting import Done
-from polywire.client.receipt import Promise
 from polywire.protocols.umq.client import credentials, open_peer
 from polywire.protocols.umq.codes import FatalCode
 from polywire.protocols.umq.peer.arriving import Received
@@ -56,23 +56,12 @@ class UmqStream:
         self._subscription.leave()
 
 
-class UmqConnection:
+class UmqConnection(PeerConnection[Peer]):
     """One connection to a hub."""
 
-    promise = Promise.ACKNOWLEDGED
-
     def __init__(self, peer: Peer) -> None:
-        self._peer = peer
+        super().__init__(peer)
         self._hub = RemoteHub(peer)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has not ended."""
-        return self._peer.is_open
-
-    def room(self) -> bool:
-        """Whether it takes another message now."""
-        return self._peer.has_room
 
     def send(self, publication: Publication, done: Done) -> None:
         """Publish."""
@@ -99,8 +88,7 @@ class UmqConnection:
         async def answer(request: HubRequest) -> bytes:
             asked = Request(request.service, request.method, request.body, content_type=request.content_type)
             try:
-                outcome = handler(asked)
-                found = await outcome if isinstance(outcome, Awaitable) else outcome
+                found = await answered(handler, asked)
             except CallFailed as error:
                 code = CODES.get(error.code)
                 raise (RpcException(error.text) if code is None else RpcException.of(code, error.text)) from error
@@ -134,10 +122,6 @@ class UmqConnection:
     async def ping(self) -> None:
         """There and back."""
         await self._hub.whoami()
-
-    async def close(self) -> None:
-        """End it."""
-        await self._peer.close()
 
 
 async def connect(address: Address, settings: Settings) -> PeerAdapter[UmqConnection]:

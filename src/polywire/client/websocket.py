@@ -84,6 +84,7 @@ class WebSocketLink(Link, WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         """One frame: a message, a part of one, or a control frame."""
+        self.heard += 1
         kind = frame.msg_type
         if kind is WSMsgType.CLOSE:
             if not transport.is_close_frame_sent:

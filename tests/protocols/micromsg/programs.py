@@ -9,7 +9,8 @@ from polywire.client.serving import Server
 from polywire.protocols.micromsg import Limits, Peer, connect, serve
 from polywire.protocols.micromsg.peer.audience import Subscribed
 from polywire.protocols.micromsg.peer.handling import Handler
-from polywire.protocols.micromsg.peer.peer import DEFAULT_LIMITS, Login
+from polywire.protocols.micromsg.peer.limits import DEFAULT_LIMITS
+from polywire.protocols.micromsg.peer.peer import Login
 
 
 @dataclass(frozen=True)

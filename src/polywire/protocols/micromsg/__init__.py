@@ -27,7 +27,8 @@ from polywire.protocols.micromsg.frames import (
 from polywire.protocols.micromsg.negotiation import Agreement, Terms
 from polywire.protocols.micromsg.peer.failures import Failure
 from polywire.protocols.micromsg.peer.inflow import Received
-from polywire.protocols.micromsg.peer.peer import Limits, Peer
+from polywire.protocols.micromsg.peer.limits import Limits
+from polywire.protocols.micromsg.peer.peer import Peer
 from polywire.protocols.micromsg.peer.subscribing import Subscription
 from polywire.protocols.micromsg.server import publish, serve
 from polywire.protocols.micromsg.windows import ReceiveWindow, SendWindow

@@ -18,7 +18,8 @@ from polywire.protocols.micromsg.extensions import BATCH_ACK, KNOWN, PUB_SUB, X_
 from polywire.protocols.micromsg.frames import CLIENT
 from polywire.protocols.micromsg.negotiation import Terms
 from polywire.protocols.micromsg.peer.handling import Handler
-from polywire.protocols.micromsg.peer.peer import DEFAULT_LIMITS, Limits, Peer
+from polywire.protocols.micromsg.peer.limits import DEFAULT_LIMITS, Limits
+from polywire.protocols.micromsg.peer.peer import Peer
 
 IDENTITY = "polywire"
 WINDOW = 256

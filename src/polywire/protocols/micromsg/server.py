@@ -9,13 +9,15 @@ import ssl
 from collections.abc import Iterable, Mapping, Sequence
 
 from polywire.client.address import PORTS, Address
+from polywire.client.listening import HANDSHAKE_TIME
 from polywire.client.opening import Opening
-from polywire.client.serving import DRAIN_TIME, HANDSHAKE_TIME, Joined, Server, serving
+from polywire.client.serving import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
 from polywire.protocols.micromsg.client import IDENTITY, WINDOW, terms_of
 from polywire.protocols.micromsg.frames import SERVER
 from polywire.protocols.micromsg.peer.audience import Subscribed
 from polywire.protocols.micromsg.peer.handling import Handler
-from polywire.protocols.micromsg.peer.peer import DEFAULT_LIMITS, NO_PROPERTIES, Limits, Login, Peer
+from polywire.protocols.micromsg.peer.limits import DEFAULT_LIMITS, Limits
+from polywire.protocols.micromsg.peer.peer import NO_PROPERTIES, Login, Peer
 from polywire.protocols.micromsg.properties import Value
 
 
@@ -35,7 +37,9 @@ def serve(
     tls: ssl.SSLContext | None = None,
     limits: Limits = DEFAULT_LIMITS,
     handshake_time: float = HANDSHAKE_TIME,
+    idle_time: float | None = None,
     drain_time: float = DRAIN_TIME,
+    connections: int = CONNECTIONS,
 ) -> Opening[Server[Peer]]:
     """A server whose messages ``handler`` takes: ``async with`` it, or ``await`` it and close it yourself.
 
@@ -44,6 +48,9 @@ def serve(
     subscriptions, and may raise ``Failure`` too. ``joined`` is called with each peer that was let in, and may be a
     coroutine that goes on with it. ``unix`` is the path of a socket to listen on instead of host and port. Port 0 picks
     one; ``url`` tells. When it is closed, messages under way are worked off first, within ``drain_time`` seconds.
+
+    A client has ``handshake_time`` seconds for its handshake; one that is silent for ``idle_time`` seconds, and for
+    which nothing is under way, gets ERROR ``shutting-down``. At most ``connections`` are open; more are hung up on.
     """
     address = Address("micromsg", "tcp" if tls is None else "tls", host, port)
     if unix is not None:
@@ -54,8 +61,7 @@ def serve(
         address,
         joined=joined,
         tls=tls,
-        handshake_time=handshake_time,
-        drain_time=drain_time,
+        bounds=Bounds(handshake_time, idle_time, drain_time, connections),
     )
 
 

@@ -12,7 +12,8 @@ from polywire.protocols.sabc.frames import Decoder, MessageDecoder
 from polywire.protocols.sabc.operations import Operation, operation
 from polywire.protocols.sabc.peer.failures import Failure
 from polywire.protocols.sabc.peer.handling import Later, Reply, Request
-from polywire.protocols.sabc.peer.peer import Limits, Peer
+from polywire.protocols.sabc.peer.limits import Limits
+from polywire.protocols.sabc.peer.peer import Peer
 from polywire.protocols.sabc.remote_hub import HubSubscription, RemoteHub
 from polywire.protocols.sabc.server import serve
 from polywire.protocols.sabc.state import Session, Side, State, new_session_id

@@ -15,7 +15,8 @@ from polywire.client.errors import ConnectFailed
 from polywire.client.opening import Opening
 from polywire.protocols.sabc.headers import Header
 from polywire.protocols.sabc.peer.handling import Handler
-from polywire.protocols.sabc.peer.peer import DEFAULT_LIMITS, Limits, Peer
+from polywire.protocols.sabc.peer.limits import DEFAULT_LIMITS, Limits
+from polywire.protocols.sabc.peer.peer import Peer
 from polywire.protocols.sabc.state import Side
 
 SUBPROTOCOL = "sabc"

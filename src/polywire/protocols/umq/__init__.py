@@ -31,7 +31,8 @@ from polywire.protocols.umq.frames import (
 from polywire.protocols.umq.peer.arriving import Arriving, Received
 from polywire.protocols.umq.peer.failures import AttachmentFailed, Rejected, RpcException
 from polywire.protocols.umq.peer.handling import Reply, Request
-from polywire.protocols.umq.peer.peer import Limits, Peer
+from polywire.protocols.umq.peer.limits import Limits
+from polywire.protocols.umq.peer.peer import Peer
 from polywire.protocols.umq.peer.streaming import Publication, Subscription
 from polywire.protocols.umq.remote_hub import HubMessage, HubRequest, HubSubscription, RemoteHub
 from polywire.protocols.umq.server import serve

@@ -16,7 +16,8 @@ from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import ConnectFailed
 from polywire.client.opening import Opening
 from polywire.protocols.umq.peer.handling import Handler
-from polywire.protocols.umq.peer.peer import DEFAULT_LIMITS, Limits, Peer
+from polywire.protocols.umq.peer.limits import DEFAULT_LIMITS, Limits
+from polywire.protocols.umq.peer.peer import Peer
 from polywire.protocols.umq.peer.sending import Attachable
 from polywire.protocols.umq.state import Role
 

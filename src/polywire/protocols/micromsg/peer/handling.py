@@ -5,11 +5,11 @@ then. ``Failure`` is told as an ERROR with the message's destination and sequenc
 the window goes on; anything else it raises is logged here, and told without details.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from polywire.client.work import Work
 from polywire.protocols.micromsg.errors import ENDS_CONNECTION, FORBIDDEN, NO_SUCH_DESTINATION, SHUTTING_DOWN
 from polywire.protocols.micromsg.frames import Error
 from polywire.protocols.micromsg.peer.failures import Failure
@@ -31,12 +31,10 @@ class Handling:
         self.draining = False
         self._peer = peer
         self._send = send
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._due = 0
-        self._idle = asyncio.Event()
+        self.work = Work()
 
     def __len__(self) -> int:
-        return self._due
+        return self.work.due
 
     def take(self, message: Received, sequence: int) -> None:
         """Work a message off now, or begin to."""
@@ -53,27 +51,8 @@ class Handling:
         if outcome is None:
             message.ack()
             return
-        self._due += 1
-        self.start(self._handle(message, sequence, outcome))
-
-    def start(self, work: Coroutine[None, None, None]) -> None:
-        """Do something beside that ends with the connection at the latest."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def idle(self) -> None:
-        """Wait until everything that was taken is worked off."""
-        while self._due:
-            self._idle.clear()
-            await self._idle.wait()
-
-    def lost(self) -> None:
-        """The connection has ended."""
-        self._due = 0
-        self._idle.set()
-        for task in self._tasks:
-            task.cancel()
+        self.work.due += 1
+        self.work.start(self._handle(message, sequence, outcome))
 
     async def _handle(self, message: Received, sequence: int, outcome: Awaitable[None]) -> None:
         try:
@@ -82,9 +61,7 @@ class Handling:
         except Exception as error:  # noqa: BLE001 - told to the sender, and logged
             self._refuse(message, sequence, error)
         finally:
-            self._due = max(0, self._due - 1)
-            if not self._due:
-                self._idle.set()
+            self.work.done()
 
     def _refuse(self, message: Received, sequence: int, error: Exception) -> None:
         if not isinstance(error, Failure) or error.name not in ENDS_CONNECTION:

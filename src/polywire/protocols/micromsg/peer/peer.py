@@ -5,55 +5,31 @@ Stands on the codec and its tables, and below ``client`` and ``server``. It rece
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import cast
+from functools import partial
 
-from polywire.client.errors import ConnectionLost, Refused
-from polywire.client.inbox import LIMIT, Intake
-from polywire.client.link import Link
-from polywire.errors import PolywireError
-from polywire.protocols.frame import Frame
-from polywire.protocols.micromsg import commands, errors, frames
+from polywire.client.inbox import LIMIT
 from polywire.protocols.micromsg import properties as property_texts
-from polywire.protocols.micromsg.errors import LocalProtocolError, RemoteProtocolError, ends_connection
+from polywire.protocols.micromsg.errors import LocalProtocolError
 from polywire.protocols.micromsg.extensions import ACK, BATCH_ACK, DOTNET
 from polywire.protocols.micromsg.filters import Filter
-from polywire.protocols.micromsg.frames import Command, Decoder, Error, Extension, Handshake, Message
-from polywire.protocols.micromsg.negotiation import Agreement, Terms
-from polywire.protocols.micromsg.peer.asking import Asking
+from polywire.protocols.micromsg.frames import Extension
+from polywire.protocols.micromsg.negotiation import Terms
 from polywire.protocols.micromsg.peer.audience import Audience, Subscribed
-from polywire.protocols.micromsg.peer.failures import Failure
-from polywire.protocols.micromsg.peer.handling import Handler, Handling, log
-from polywire.protocols.micromsg.peer.handshake import Shaking
-from polywire.protocols.micromsg.peer.inflow import Inflow
-from polywire.protocols.micromsg.peer.outflow import Done, Outflow
-from polywire.protocols.micromsg.peer.subscribing import Subscribing, Subscription
+from polywire.protocols.micromsg.peer.conversation import Conversation
+from polywire.protocols.micromsg.peer.handling import Handler, Handling
+from polywire.protocols.micromsg.peer.limits import DEFAULT_LIMITS, Limits
+from polywire.protocols.micromsg.peer.outflow import Done
+from polywire.protocols.micromsg.peer.subscribing import Subscription
 from polywire.protocols.micromsg.properties import Value
-from polywire.protocols.micromsg.state import State
-from polywire.protocols.micromsg.windows import read_ack
 
 NO_PROPERTIES: Mapping[str, Value] = {}
 NO_FILTER = Filter()
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of ``Decoder``, and how many destinations the other side may subscribe to."""
-
-    max_message: int = frames.MAX_MESSAGE
-    max_control: int = frames.MAX_CONTROL
-    max_properties: int = property_texts.MAX_OCTETS
-    max_handshake: int = frames.MAX_HANDSHAKE
-    subscriptions: int = 1024
-
-
-DEFAULT_LIMITS = Limits()
 
 Login = Callable[["Peer", Mapping[str, str] | None], Awaitable[None] | None]
 """Looks at what ``x-auth`` says (None without it): raises ``Failure`` to refuse."""
 
 
-class Peer:
+class Peer(Conversation):
     """One side of a connection. ``handler`` takes the messages that no subscription of this side takes.
 
     ``failed`` is called with each ERROR that nothing of this side is about, ``extended`` with the name and payload of
@@ -71,48 +47,16 @@ class Peer:
         subscribed: Subscribed | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        self.failed: Callable[[Failure], None] | None = None
-        self.extended: Callable[[str, bytes], None] | None = None
-        self.on_lost: Callable[[ConnectionLost], None] | None = None
-        self.on_room: Callable[[], None] | None = None
-        self._login = login
-        self._decoder = Decoder(
-            role,
-            max_message=limits.max_message,
-            max_control=limits.max_control,
-            max_properties=limits.max_properties,
-            max_handshake=limits.max_handshake,
-        )
-        self._server = role == frames.SERVER
-        self._shaking = Shaking(role, terms)
-        self._held: list[Frame] | None = None  # what came behind the final message while the login goes on
-        self.outflow = Outflow()
-        self._inflow = Inflow(self.outflow.send)
-        self._intake = Intake(lambda: len(self._asking) > 0 or len(self.outflow) > 0)
-        self._asking = Asking(self.outflow, self._intake)
-        self._subscribing = Subscribing(self._asking, self._intake)
+        super().__init__(role, terms, limits)
+        self._admit = None if login is None else partial(login, self)
         self._audience = Audience(self, subscribed, limit=limits.subscriptions)
         self._handling = Handling(self, self.outflow.send)
         self._handling.handler = handler
-        self._loop = asyncio.get_running_loop()
-        self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def agreement(self) -> Agreement | None:
-        """What the handshake gave: the version, the extensions, the other side's identity. None before."""
-        return self._shaking.agreement
 
     @property
     def subscriptions(self) -> Mapping[str, Filter]:
         """The destinations the other side has subscribed to here, each with its filter."""
         return self._audience.subscriptions
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the handshake is done and the connection has not ended."""
-        return self._shaking.state is State.ESTABLISHED and self.outflow.link is not None
 
     async def send(
         self,
@@ -184,7 +128,7 @@ class Peer:
     async def drain(self) -> None:
         """Refuse new messages, and wait until what was taken is worked off and what was sent is acknowledged."""
         self._handling.draining = True
-        await self._handling.idle()
+        await self._handling.work.idle()
         await self.outflow.idle()
 
     async def close(self) -> None:
@@ -194,208 +138,6 @@ class Peer:
             self._inflow.flush()
             self.outflow.reason = self.outflow.reason or "this side closed the connection"
             await link.close()
-
-    async def wait_ended(self) -> None:
-        """Wait for the end of the connection."""
-        await asyncio.shield(self._ended)
-
-    # For those who carry the connection.
-
-    def attach(self, link: Link) -> None:
-        """It is carried by this link."""
-        self.outflow.link = link
-        self.outflow.on_open = link.on_room = self._room
-        self._intake.attach(link)
-
-    async def say_hello(self) -> None:
-        """A client's handshake, and its login where it has one. Raises ``Refused``."""
-        self.outflow.send(self._shaking.offer())
-        await self.opened()
-        if self.agreement is not None and self.agreement.credentials is not None:
-            try:
-                await self.ping()  # MicroMsg2 has no words for a login that was accepted
-            except (Failure, ConnectionLost) as error:
-                raise Refused(str(error), code=errors.FORBIDDEN) from error
-
-    async def opened(self) -> None:
-        """Wait for the end of the handshake. Raises ``Refused`` where it failed."""
-        await asyncio.shield(self._opened)
-
-    def goodbye(self) -> None:
-        """A server goes away."""
-        self._end(Error(errors.SHUTTING_DOWN))
-
-    def too_late(self) -> None:
-        """A client's handshake took too long (MICROMSG-176)."""
-        self._end(Error(errors.BAD_HANDSHAKE, (("reason", "the handshake took too long"),)))
-
-    def received(self, data: bytes, text: bool, /) -> None:  # noqa: ARG002 - a stream has no texts
-        """Take octets."""
-        if self._shaking.state is State.CLOSED:
-            return
-        try:
-            self._handle(self._decoder.feed(data))
-        except RemoteProtocolError as error:
-            self._handle(cast("list[Frame]", error.frames))
-            self.outflow.reason = f"the other side broke a rule: {error}"
-            if isinstance(error.reply, Error):
-                self._end(error.reply)
-
-    def lost(self, error: Exception | None, /) -> None:
-        """The connection has ended."""
-        reason = self.outflow.reason or ("the connection ended" if error is None else f"the connection broke: {error}")
-        self._shaking.state = State.CLOSED
-        self.outflow.close(reason)
-        self._inflow.close()
-        self._not_opened(ConnectionLost(reason))
-        self._asking.lost(reason)
-        self._subscribing.lost(reason)
-        self._handling.lost()
-        if self.on_lost is not None:
-            self.on_lost(ConnectionLost(reason))
-        if not self._ended.done():
-            self._ended.set_result(None)
-
-    def _room(self) -> None:
-        if self.on_room is not None:
-            self.on_room()
-
-    def _handle(self, received: list[Frame]) -> None:
-        for frame in received:
-            if self._held is not None:
-                self._held.append(frame)
-            elif self._shaking.state is not State.CLOSED:
-                self._take(frame)
-
-    def _take(self, frame: Frame) -> None:
-        if isinstance(frame, Message):
-            taken = self._inflow.take(frame)
-            if isinstance(taken, Error):
-                self._end(taken)
-            elif not self._subscribing.take(taken):
-                self._handling.take(taken, frame.sequence)
-        elif isinstance(frame, Extension):
-            self._extension(frame)
-        elif isinstance(frame, Command):
-            self._command(frame)
-        elif isinstance(frame, Error):
-            self._error(frame)
-        elif isinstance(frame, Handshake):
-            self._shake(frame)
-
-    def _extension(self, frame: Extension) -> None:
-        purpose = self.agreement.purpose(frame) if self.agreement is not None else Error(errors.BAD_FRAME)
-        if isinstance(purpose, Error):
-            self._end(purpose)
-            return
-        wrong: Error | None = None
-        if purpose in {ACK, BATCH_ACK}:
-            sequence = read_ack(frame.payload)
-            wrong = sequence if isinstance(sequence, Error) else self.outflow.acked(sequence)
-            if self._intake.strained:
-                self._intake.decide()
-        elif purpose == DOTNET:
-            wrong = self._inflow.types.told(frame.payload)
-        elif self.extended is not None:
-            self.extended(purpose, frame.payload)
-        if wrong is not None:
-            self._end(wrong)
-
-    def _command(self, frame: Command) -> None:
-        request = commands.read(frame, pub_sub=self.agreement is not None and self.agreement.pub_sub)
-        answer: Frame | None = None
-        if isinstance(request, commands.Ping):
-            answer = commands.ANSWER_TO_PING
-        elif isinstance(request, commands.Pong):
-            self._asking.answered()
-        elif isinstance(request, Error):
-            answer = request
-        else:
-            answer = self._audience.take(request)
-        if isinstance(answer, Error) and ends_connection(answer.name):
-            self._end(answer)
-        elif answer is not None:
-            self.outflow.send(answer)
-
-    def _error(self, frame: Error) -> None:
-        failure = Failure.of(frame)
-        if not self._opened.done():
-            self.outflow.reason = f"the other side refused: {failure}"
-            self._not_opened(Refused(str(failure), code=frame.name, temporary=frame.name == errors.SHUTTING_DOWN))
-            raise ConnectionLost(self.outflow.reason)
-        if ends_connection(frame.name) or failure.arguments.get("name") == "x-auth":
-            self.outflow.reason = f"the other side ended it: {failure}"
-            raise ConnectionLost(self.outflow.reason)
-        if self.outflow.refused(failure) or self._asking.refused(failure):
-            return
-        if self.failed is not None:
-            self.failed(failure)
-        else:
-            log.warning("the other side reports an error: %s", failure)
-
-    # The handshake and the end.
-
-    def _shake(self, frame: Handshake) -> None:
-        answer = self._shaking.take(frame)
-        if isinstance(answer, Error):
-            self._not_opened(Refused(f"the handshake failed: {Failure.of(answer)}", code=answer.name))
-            self._end(answer)
-            return
-        if answer is not None:
-            self.outflow.send(answer)
-        agreement = self._shaking.agreement
-        if agreement is None:
-            return
-        self.outflow.agree(agreement)
-        self._inflow.agree(agreement)
-        if not self._server or self._login is None:
-            self._opened.set_result(None)
-        else:
-            self._held = []
-            if self.outflow.link is not None:
-                self.outflow.link.pause_reading()
-            self._handling.start(self._admit(self._login, agreement.credentials))
-
-    async def _admit(self, login: Login, credentials: Mapping[str, str] | None) -> None:
-        try:
-            outcome = login(self, credentials)
-            if outcome is not None:
-                await outcome
-        except Exception as error:  # noqa: BLE001 - told to the client, and logged
-            if not isinstance(error, Failure):
-                log.error("the login of a client failed", exc_info=error)
-                error = Failure(errors.FORBIDDEN, reason="the login could not be checked")
-            self._held = None
-            self._not_opened(Refused(str(error)))
-            self._end(error.frame(name="x-auth"))
-            return
-        held, self._held = self._held or [], None
-        if self.outflow.link is None:
-            return
-        self.outflow.link.resume_reading()
-        self._opened.set_result(None)
-        try:
-            self._handle(held)
-        except ConnectionLost:  # it has left already
-            self._end(None)
-
-    def _end(self, error: Error | None) -> None:
-        """Acknowledge what is done, say what is wrong, and hang up (MICROMSG-100)."""
-        if self._shaking.state is State.CLOSED or self.outflow.link is None:
-            return
-        self._inflow.flush()
-        # MICROMSG-11: before the client's offer a server says nothing.
-        if error is not None and not (self._server and self._shaking.state is State.CONNECTED):
-            self.outflow.send(error)
-            self.outflow.reason = self.outflow.reason or f"this side ended it: {Failure.of(error)}"
-        self._shaking.state = State.CLOSED
-        if self._closing is None:
-            self._closing = self._loop.create_task(self.outflow.link.close())
-
-    def _not_opened(self, error: PolywireError) -> None:
-        if not self._opened.done():
-            self._opened.set_exception(error)
-            self._opened.exception()  # nobody may have waited for it
 
 
 def _settle(acknowledged: "asyncio.Future[None]", problem: Exception | None) -> None:

@@ -5,12 +5,12 @@ the acknowledgement ``OK``; at once or as something to await. ``Failure`` is the
 is logged here, and told without details. Messages that are send-only get no answer.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from polywire.client.work import Work
 from polywire.protocols.frame import Frame
 from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.commands import Error, Message
@@ -103,12 +103,10 @@ class Handling:
         self._peer = peer
         self._sender = sender
         self._limit = limit
-        self._due = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._idle = asyncio.Event()
+        self.work = Work()
 
     def __len__(self) -> int:
-        return self._due
+        return self.work.due
 
     def take(self, whole: Whole) -> None:
         """Answer a message now, or begin to."""
@@ -116,14 +114,14 @@ class Handling:
             self._refuse(whole, Failure(DRAINING))
         elif self.handler is None:
             self._refuse(whole, Failure(NOT_FOUND, "nobody takes messages here"))
-        elif self._due >= self._limit:
+        elif self.work.due >= self._limit:
             self._refuse(whole, Failure(LIMIT, f"{self._limit} messages are being worked off already"))
         else:
-            self._due += 1
+            self.work.due += 1
             try:
                 outcome = self.handler(Request(self._peer, whole))
                 if isinstance(outcome, Awaitable):
-                    self.start(self._handle(whole, outcome))
+                    self.work.start(self._handle(whole, outcome))
                     return
                 if isinstance(outcome, Later):
                     outcome.begin(self, whole)
@@ -131,7 +129,7 @@ class Handling:
                 self._reply(whole, outcome)
             except Exception as error:  # noqa: BLE001 - told to the sender, and logged
                 self._refuse(whole, error)
-            self._done()
+            self.work.done()
 
     def finish(self, whole: Whole | None, outcome: Outcome) -> None:
         """What ``Later`` has been waiting for: answer the message, or none."""
@@ -139,26 +137,7 @@ class Handling:
             if whole is not None:
                 self._reply(whole, outcome)
         finally:
-            self._done()
-
-    def start(self, work: Coroutine[None, None, None]) -> None:
-        """Do something beside that ends with the connection at the latest."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def idle(self) -> None:
-        """Wait until everything that was taken has been answered."""
-        while self._due:
-            self._idle.clear()
-            await self._idle.wait()
-
-    def lost(self) -> None:
-        """Nobody waits for answers any more."""
-        self._due = 0
-        self._idle.set()
-        for task in self._tasks:
-            task.cancel()
+            self.work.done()
 
     async def _handle(self, whole: Whole, outcome: Awaitable[Outcome]) -> None:
         try:
@@ -166,12 +145,7 @@ class Handling:
         except Exception as error:  # noqa: BLE001 - told to the sender, and logged
             self._refuse(whole, error)
         finally:
-            self._done()
-
-    def _done(self) -> None:
-        self._due = max(0, self._due - 1)
-        if not self._due:
-            self._idle.set()
+            self.work.done()
 
     def _reply(self, whole: Whole, outcome: Outcome) -> None:
         if not whole.wants_answer:

@@ -6,52 +6,31 @@ Stands on the codec and its tables, and below ``client`` and ``server``. It rece
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import cast
 
 from polywire.client.errors import ConnectionLost, Refused
 from polywire.client.inbox import Intake
-from polywire.client.link import Link
-from polywire.errors import PolywireError
+from polywire.client.peer import LivePeer
 from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.sabc.assembly import Assembly, Whole
 from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Error, Message
 from polywire.protocols.sabc.errors import DRAINING, LIMIT, TOO_SLOW, UNAUTHORIZED, RemoteProtocolError
-from polywire.protocols.sabc.frames import Decoder, MessageDecoder
 from polywire.protocols.sabc.headers import Header
-from polywire.protocols.sabc.intake import MAX_HEAD, MAX_HEADERS, MAX_MESSAGE, MAX_UNFINISHED, error_reply
+from polywire.protocols.sabc.intake import error_reply
 from polywire.protocols.sabc.peer.asking import Asking
 from polywire.protocols.sabc.peer.failures import Failure
 from polywire.protocols.sabc.peer.handling import ANSWERING, Handler, Handling, log
+from polywire.protocols.sabc.peer.limits import DEFAULT_LIMITS, Limits
 from polywire.protocols.sabc.peer.sending import Sender
 from polywire.protocols.sabc.state import Session, Side, State, new_session_id
 
-IN_FLIGHT = 1000
-"""As many messages as the hub lets one session have under way, unless told otherwise."""
-MAX_FRAME = 64 * 1024
-"""Octets of a frame; longer messages go in several."""
 TEMPORARY = (DRAINING, LIMIT)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of ``Decoder``, how many messages may be unanswered each way, and the length of what is sent."""
-
-    max_message: int = MAX_MESSAGE
-    max_head: int = MAX_HEAD
-    max_headers: int = MAX_HEADERS
-    max_unfinished: int = MAX_UNFINISHED
-    in_flight: int = IN_FLIGHT
-    max_frame: int = MAX_FRAME
-
-
-DEFAULT_LIMITS = Limits()
 
 Login = Callable[["Peer", Connect], float | Awaitable[float | None] | None]
 """Looks at a CONNECT: raises ``Failure`` to refuse it, else returns when the session expires (seconds since 1970)."""
 
 
-class Peer:
+class Peer(LivePeer):
     """One side of a session. ``handler`` takes its messages; without one they are refused with 404.
 
     ``session_id`` and ``expires`` are known once the session is open, ``client_id`` at the server too. ``failed`` is
@@ -71,30 +50,18 @@ class Peer:
         self.client_id = ""
         self.expires: float | None = None
         self.failed: Callable[[Failure], None] | None = None
-        self.on_lost: Callable[[ConnectionLost], None] | None = None
-        self.on_room: Callable[[], None] | None = None
         self.intake = Intake(lambda: len(self._asking) > 0)
         own = new_session_id() if side is Side.SERVER else None
         self._login = login
         self._session = Session(side, own)
-        decoder = MessageDecoder if messages else Decoder
-        self._decoder: Decoder | MessageDecoder = decoder(
-            session_id=own,
-            max_message=limits.max_message,
-            max_head=limits.max_head,
-            max_headers=limits.max_headers,
-            max_unfinished=limits.max_unfinished,
-        )
+        self._decoder = limits.decoder(own, messages=messages)
         self._assembly = Assembly()
         self._sender = Sender(self._session, messages=messages, max_frame=limits.max_frame)
         self._handling = Handling(self, self._sender, limit=limits.in_flight)
         self._handling.handler = handler
-        self._loop = asyncio.get_running_loop()
         self._asking = Asking(self._sender, self.intake, limit=limits.in_flight)
+        super().__init__(self._sender, self.intake)
         self._held: list[Frame] | None = None  # what came behind CONNECT while the login goes on
-        self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._closing: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
@@ -116,6 +83,11 @@ class Peer:
         """Whether messages may be sent."""
         return self._sender.is_open
 
+    @property
+    def busy(self) -> bool:
+        """Whether one side works on something that the other one waits for."""
+        return len(self._handling) > 0 or len(self._asking) > 0
+
     async def ask(
         self,
         body: bytes | str = b"",
@@ -136,8 +108,7 @@ class Peer:
         """Send a message that wants no answer."""
         self._sender.check()
         octets = body.encode() if isinstance(body, str) else body
-        msg_id = self._asking.new_id()
-        await self._sender.deliver(Message(self.session_id, msg_id, octets, headers, send_only=True))
+        await self._sender.deliver(Message(self.session_id, self.new_id(), octets, headers, send_only=True))
 
     def tell(self, body: bytes, headers: tuple[Header, ...] = ()) -> "asyncio.Future[Whole]":
         """Send a message that wants an answer and wait for nothing; the future is done as ``ask`` would be.
@@ -145,11 +116,6 @@ class Peer:
         Mind ``has_room``.
         """
         return self._asking.tell(body, headers)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether the connection takes more without delay."""
-        return self._sender.is_open and self._sender.link is not None and not self._sender.link.full
 
     def new_id(self) -> str:
         """An id for a message of this side, not used before."""
@@ -172,7 +138,7 @@ class Peer:
     async def drain(self) -> None:
         """Refuse new messages with 503, and wait until those there are have been answered."""
         self._handling.draining = True
-        await self._handling.idle()
+        await self._handling.work.idle()
 
     async def close(self) -> None:
         """End the session here and now: DISCONNECTING, where it is open."""
@@ -181,17 +147,7 @@ class Peer:
         if link is not None:
             await link.close()
 
-    async def wait_ended(self) -> None:
-        """Wait for the end of the connection."""
-        await asyncio.shield(self._ended)
-
     # For those who carry the connection.
-
-    def attach(self, link: Link) -> None:
-        """It is carried by this link."""
-        self._sender.link = link
-        self.intake.attach(link)
-        link.on_room = self._room
 
     async def say_hello(self, client_id: str, passcode: str | None, headers: tuple[Header, ...] = ()) -> None:
         """A client's CONNECT. Raises ``Refused``."""
@@ -202,18 +158,16 @@ class Peer:
     def goodbye(self) -> None:
         """End the session: DISCONNECTING, then close."""
         self._say_goodbye()
-        if self._sender.link is not None and self._closing is None:
-            self._closing = self._loop.create_task(self._sender.link.close())
+        self._hang_up()
 
-    def too_late(self) -> None:
-        """A client's CONNECT took too long (SABC-101)."""
+    def timed_out(self) -> None:
+        """SABC-101: a client took too long, for its CONNECT or to be heard of."""
         if self._sender.link is not None and self._session.state is not State.CLOSED:
-            self._sender.send(error_reply(TOO_SLOW, "the CONNECT took too long"))
+            if self._session.state in ANSWERING:
+                self._sender.send(Error(TOO_SLOW, b"nothing was heard of you for too long", self.session_id))
+            else:
+                self._sender.send(error_reply(TOO_SLOW, "the CONNECT took too long"))
         self.goodbye()
-
-    async def opened(self) -> None:
-        """Wait until the session is open. Raises ``Refused`` where it is not."""
-        await asyncio.shield(self._opened)
 
     def received(self, data: bytes, text: bool, /) -> None:  # noqa: ARG002 - on a WebSocket both are spoken (SABC-72)
         """Take octets of a stream, or one message of a WebSocket."""
@@ -228,25 +182,13 @@ class Peer:
                 self._sender.send(error.reply)
             raise
 
-    def lost(self, error: Exception | None, /) -> None:
-        """The connection has ended."""
-        reason = self._sender.reason or ("the connection ended" if error is None else f"the connection broke: {error}")
+    def _end_all(self, reason: str) -> None:
         self._sender.close(reason)
         self._session.state = State.CLOSED
         if self._expiry is not None:
             self._expiry.cancel()
-        if not self._opened.done():
-            self._not_opened(ConnectionLost(reason))
         self._asking.lost(reason)
-        self._handling.lost()
-        if self.on_lost is not None:
-            self.on_lost(ConnectionLost(reason))
-        if not self._ended.done():
-            self._ended.set_result(None)
-
-    def _room(self) -> None:
-        if self.on_room is not None:
-            self.on_room()
+        self._handling.work.lost()
 
     def _handle(self, frames: list[Frame]) -> None:
         for frame in frames:
@@ -273,12 +215,12 @@ class Peer:
             self._held = []
             if self._sender.link is not None:
                 self._sender.link.pause_reading()
-            self._handling.start(self._admit(frame))
+            self._handling.work.start(self._admit(frame))
         elif isinstance(frame, Connected):
             self.expires = frame.session_expiry
             self._opened.set_result(None)
         elif isinstance(frame, Disconnect):
-            self._handling.start(self._finish())
+            self._handling.work.start(self._finish())
         elif isinstance(frame, Disconnecting):
             self._sender.reason = "the other side ended the session"
             raise ConnectionLost(self._sender.reason)
@@ -349,15 +291,10 @@ class Peer:
 
     async def _finish(self) -> None:
         """SABC-39: a client wants to leave: what was accepted is answered first."""
-        await self._handling.idle()
+        await self._handling.work.idle()
         self.goodbye()
 
     def _say_goodbye(self) -> None:
         if self._sender.link is not None and self._session.state in {State.OPEN, State.LEAVING}:
             self._sender.reason = self._sender.reason or "this side ended the session"
             self._sender.send(Disconnecting(self.session_id))
-
-    def _not_opened(self, error: PolywireError) -> None:
-        if not self._opened.done():
-            self._opened.set_exception(error)
-            self._opened.exception()  # nobody may have waited for it

@@ -5,12 +5,12 @@ as something to await. ``RpcException`` is the answer ``E``; anything else it ra
 details.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from polywire.client.work import Work
 from polywire.protocols.umq.callbacks import Callbacks
 from polywire.protocols.umq.calls import IncomingCalls
 from polywire.protocols.umq.codes import FatalCode, error_text
@@ -70,9 +70,8 @@ class Handling:
         self._sender = sender
         self._hold = hold
         self._due = IncomingCalls(limit=limit)
-        self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
-        self._idle = asyncio.Event()
+        self.work = Work()
 
     def __len__(self) -> int:
         return len(self._due)
@@ -83,6 +82,7 @@ class Handling:
         if refused is not None:
             self._sender.send(refused)
             return
+        self.work.due += 1
         if self._draining:
             self._answer(CallException(frame.call_id, error_text(FatalCode.SHUTTING_DOWN)))
             return
@@ -101,29 +101,16 @@ class Handling:
         try:
             outcome = handler(request)
             if not isinstance(outcome, str | Reply):
-                self.start(self._handle(frame.call_id, outcome))
+                self.work.start(self._handle(frame.call_id, outcome))
                 return
             self._reply(frame.call_id, outcome)
         except Exception as error:  # noqa: BLE001 - told to the caller, and logged
             self._failed(frame.call_id, error)
 
-    def start(self, work: Coroutine[None, None, None]) -> None:
-        """Do something beside that ends with the connection at the latest."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def drain(self) -> None:
         """Take no more requests, and wait until those there are have been answered."""
         self._draining = True
-        if len(self._due):
-            await self._idle.wait()
-
-    def lost(self) -> None:
-        """Nobody waits for answers any more."""
-        self._idle.set()
-        for task in self._tasks:
-            task.cancel()
+        await self.work.idle()
 
     async def _handle(self, call_id: int, outcome: Awaitable[Outcome]) -> None:
         try:
@@ -155,8 +142,7 @@ class Handling:
         if self._sender.is_open:
             self._sender.send(frame, attachments)
             self._due.finish(frame)
-            if self._draining and not len(self._due):
-                self._idle.set()
+            self.work.done()
 
 
 def as_reply(outcome: object) -> Reply:

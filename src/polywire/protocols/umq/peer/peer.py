@@ -5,54 +5,33 @@ Stands on the codec and its tables, and below ``client`` and ``server``. It rece
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from polywire.client.errors import ConnectionLost, Refused
 from polywire.client.inbox import LIMIT, Intake
-from polywire.client.link import Link
-from polywire.errors import PolywireError
+from polywire.client.peer import LivePeer
 from polywire.protocols.frame import Frame
 from polywire.protocols.umq import frames
 from polywire.protocols.umq.attributes import Attributes
-from polywire.protocols.umq.callbacks import MAX_CALLBACKS
 from polywire.protocols.umq.codes import FatalCode, describe
 from polywire.protocols.umq.errors import RemoteProtocolError
-from polywire.protocols.umq.frames import MAX_BINARY, MAX_TEXT, MAX_UNFINISHED, Decoder, Fatal
+from polywire.protocols.umq.frames import Decoder, Fatal
 from polywire.protocols.umq.peer.arriving import Received
 from polywire.protocols.umq.peer.asking import Asking
 from polywire.protocols.umq.peer.failures import Rejected
 from polywire.protocols.umq.peer.handling import Handler, Handling, Outcome, Reply, as_reply, log
+from polywire.protocols.umq.peer.limits import DEFAULT_LIMITS, Limits
 from polywire.protocols.umq.peer.sending import Attachable, Sender
 from polywire.protocols.umq.peer.streaming import Publication, Streaming, Subscription
 from polywire.protocols.umq.state import Machine, Role, State
-from polywire.protocols.umq.topics import MAX_TOPICS
-
-IN_FLIGHT = 1000
-"""As many requests as the hub lets one connection have, unless told otherwise."""
 
 TEMPORARY = (FatalCode.UNAVAILABLE, FatalCode.LIMIT_EXCEEDED, FatalCode.SHUTTING_DOWN)
 """The codes with which a server may refuse a client that it would take later."""
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one connection may have: the limits of ``Decoder``, and how much may be open at a time."""
-
-    max_text: int = MAX_TEXT
-    max_binary: int = MAX_BINARY
-    max_unfinished: int = MAX_UNFINISHED
-    in_flight: int = IN_FLIGHT
-    topics: int = MAX_TOPICS
-    callbacks: int = MAX_CALLBACKS
-
-
-DEFAULT_LIMITS = Limits()
-
 Greet = Callable[["Peer", Received], Outcome | Awaitable[Outcome | None] | None]
 
 
-class Peer:
+class Peer(LivePeer):
     """An equal peer (UMQ-95). ``handler`` answers its calls; without one they are refused with code 6.
 
     ``greet``, a server's, gets what came with ``H`` and returns what goes with ``W``, or raises ``Rejected``;
@@ -72,8 +51,6 @@ class Peer:
         self.attributes = Attributes()
         self.changed: Callable[[str], None] | None = None
         self.welcome = Received("")
-        self.on_lost: Callable[[ConnectionLost], None] | None = None
-        self.on_room: Callable[[], None] | None = None
         self._greet = greet
         self._machine = Machine(role)
         self._decoder = Decoder(
@@ -86,10 +63,7 @@ class Peer:
         self._handling = Handling(self, self._sender, self._hold, limit=limits.in_flight, callbacks=limits.callbacks)
         self._handling.handler = handler
         self._streaming = Streaming(self._sender, self._intake, self._hold, limit=limits.topics)
-        loop = asyncio.get_running_loop()
-        self._opened: asyncio.Future[None] = loop.create_future()
-        self._ended: asyncio.Future[None] = loop.create_future()
-        self._closing: asyncio.Task[None] | None = None
+        super().__init__(self._sender, self._intake)
         self._takes: dict[type[Frame], Callable[[Any], None]] = {
             frames.Result: self._asking.answered,
             frames.CallException: self._asking.answered,
@@ -172,9 +146,9 @@ class Peer:
         return self._sender.is_open
 
     @property
-    def has_room(self) -> bool:
-        """Whether the connection takes more without delay."""
-        return self._sender.is_open and self._sender.link is not None and not self._sender.link.full
+    def busy(self) -> bool:
+        """Whether one side works on something that the other one waits for."""
+        return len(self._handling) > 0 or len(self._asking) > 0
 
     def fail(self, code: FatalCode, detail: str = "") -> None:
         """End the connection with ``F``."""
@@ -194,17 +168,7 @@ class Peer:
             self._sender.reason = self._sender.reason or "this side closed the connection"
             await link.close()
 
-    async def wait_ended(self) -> None:
-        """Wait for the end of the connection."""
-        await asyncio.shield(self._ended)
-
     # For those who carry the connection.
-
-    def attach(self, link: Link) -> None:
-        """It is carried by this link."""
-        self._sender.link = link
-        self._intake.attach(link)
-        link.on_room = self._room
 
     async def say_hello(self, text: str, attachments: Sequence[Attachable] = ()) -> None:
         """A client's handshake. Raises ``Refused``."""
@@ -215,13 +179,10 @@ class Peer:
         """A server goes away."""
         self.fail(FatalCode.SHUTTING_DOWN)
 
-    def too_late(self) -> None:
-        """A client's handshake took too long."""
-        self.fail(FatalCode.LIMIT_EXCEEDED, "the handshake took too long")
-
-    async def opened(self) -> None:
-        """Wait for the end of the handshake. Raises ``Refused`` where it failed."""
-        await asyncio.shield(self._opened)
+    def timed_out(self) -> None:
+        """UMQ-137: a client took too long, for its handshake or to be heard of."""
+        what = "nothing was heard of you for too long" if self.is_open else "the handshake took too long"
+        self.fail(FatalCode.LIMIT_EXCEEDED, what)
 
     def received(self, data: bytes, text: bool, /) -> None:
         """Take one WebSocket message."""
@@ -237,28 +198,16 @@ class Peer:
                 self._say(error.reply)
             raise
 
-    def lost(self, error: Exception | None, /) -> None:
-        """The connection has ended."""
-        reason = self._sender.reason or ("the connection ended" if error is None else f"the connection broke: {error}")
+    def _end_all(self, reason: str) -> None:
         self._sender.close(reason)
-        if not self._opened.done():
-            self._not_opened(ConnectionLost(reason))
         self._asking.lost(reason)
         self._streaming.lost(reason)
-        self._handling.lost()
+        self._handling.work.lost()
         for received in self._unfinished.values():
             for each in received.attachments:
                 if not each.done():
                     each.failed(reason)
         self._unfinished.clear()
-        if self.on_lost is not None:
-            self.on_lost(ConnectionLost(reason))
-        if not self._ended.done():
-            self._ended.set_result(None)
-
-    def _room(self) -> None:
-        if self.on_room is not None:
-            self.on_room()
 
     def _hold(self, text: str, attachments: int, ordinal: int) -> Received:
         received = Received(text, attachments)
@@ -290,7 +239,7 @@ class Peer:
             self.changed(frame.name)
 
     def _greeted(self, frame: frames.Hello) -> None:
-        self._handling.start(self._admit(self._hold(frame.payload, frame.attachments, frame.ordinal)))
+        self._handling.work.start(self._admit(self._hold(frame.payload, frame.attachments, frame.ordinal)))
 
     async def _admit(self, received: Received) -> None:
         try:
@@ -316,18 +265,9 @@ class Peer:
 
     def _fatal(self, frame: Fatal) -> None:
         self._sender.reason = f"the other side ended it: {frame.code} {frame.message}"
-        if not self._opened.done():
-            self._not_opened(Refused(frame.message, code=frame.code, temporary=frame.code in TEMPORARY))
+        self._not_opened(Refused(frame.message, code=frame.code, temporary=frame.code in TEMPORARY))
         raise ConnectionLost(self._sender.reason)
-
-    def _not_opened(self, error: PolywireError) -> None:
-        self._opened.set_exception(error)
-        self._opened.exception()  # nobody may have waited for it
 
     def _say(self, frame: Fatal) -> None:
         self._sender.reason = self._sender.reason or f"this side ended it: {frame.code} {frame.message}"
         self._sender.send(frame)
-
-    def _hang_up(self) -> None:
-        if self._sender.link is not None and self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._sender.link.close())
