@@ -61,6 +61,9 @@ format: $(INSTALLED) ## let ruff fix and format the code
 docs: $(BUILT) ## write the parts of the documentation that are made from the code
 	@$(BIN)/python -m tests.docs.configuration_tables
 	@POLYWIRE_PURE=1 $(BIN)/python -m tests.docs.public_names
+	@POLYWIRE_PURE=1 $(BIN)/python -m tests.docs.python_reference
+	@$(BIN)/python -m tests.docs.command_reference
+	@$(BIN)/python -m tests.docs.conformance_tables
 
 site: $(INSTALLED) ## build the documentation as a site in build/site; any warning is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
