@@ -15,6 +15,11 @@ ROOT = Path(__file__).parents[1]
 BESIDE = ("CONTRIBUTING.md", "CHANGELOG.md")
 """Pages that stand beside ``docs/``, where Git hosts look for them."""
 _FENCE = re.compile(r"^(\s*```[a-z]+) .*$", re.MULTILINE)
+_ROW = re.compile(r"^\|.*$", re.MULTILINE)
+_CODE = re.compile(r"`[^`]*`")
+"""A piece of code in a table: on Git hosts a bar in it has to be escaped, here it must not be."""
+_RULE = re.compile(r"^(\| *)([A-Z][A-Z0-9]*-\d{2,3})(?= *\|)", re.MULTILINE)
+"""A rule's number, which is not to be broken at its hyphen."""
 _OUT = re.compile(r"\]\((?P<up>(?:\.\./)*)(?P<path>(?:examples/[\w./-]+|CONTRIBUTING\.md|CHANGELOG\.md))")
 
 
@@ -29,6 +34,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - MkDocs names them
     """The page as MkDocs can read it."""
     markdown = _FENCE.sub(r"\1", markdown)
+    markdown = _ROW.sub(lambda row: _CODE.sub(lambda code: code[0].replace(r"\|", "|"), row[0]), markdown)
+    markdown = _RULE.sub(r'\1<span class="rule">\2</span>', markdown)
+    if page.file.src_uri.startswith("conformance/"):
+        page.meta["hide"] = ["toc"]  # it is one wide table
     if page.file.src_uri in BESIDE:
         return re.sub(r"\]\(docs/", "](", markdown)
     # One step up fewer: what stood above docs/ stands in it now.
