@@ -37,7 +37,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = _ROW.sub(lambda row: _CODE.sub(lambda code: code[0].replace(r"\|", "|"), row[0]), markdown)
     markdown = _RULE.sub(r'\1<span class="rule">\2</span>', markdown)
     if page.file.src_uri.startswith("conformance/"):
-        page.meta["hide"] = ["toc"]  # it is one wide table
+        page.meta["hide"] = ["toc"]  # one wide table
+        page.meta["search"] = {"boost": 0.2}  # and seldom what is looked for
     if page.file.src_uri in BESIDE:
         return re.sub(r"\]\(docs/", "](", markdown)
     # One step up fewer: what stood above docs/ stands in it now.
