@@ -13,7 +13,7 @@ HOT_SOURCES := $(shell find src/polywire -name '*.py')
 INSTALLED := $(VENV)/.installed
 BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 
-.PHONY: help setup build proto docs test lint format conformance fuzz bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run package clean
+.PHONY: help setup build proto docs site test lint format conformance fuzz bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -61,6 +61,13 @@ format: $(INSTALLED) ## let ruff fix and format the code
 docs: $(BUILT) ## write the parts of the documentation that are made from the code
 	@$(BIN)/python -m tests.docs.configuration_tables
 	@POLYWIRE_PURE=1 $(BIN)/python -m tests.docs.public_names
+	@POLYWIRE_PURE=1 $(BIN)/python -m tests.docs.python_reference
+	@$(BIN)/python -m tests.docs.command_reference
+	@$(BIN)/python -m tests.docs.conformance_tables
+
+site: $(INSTALLED) ## build the documentation as a site in build/site; any warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "build/site/index.html; with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 
 conformance: setup ## per protocol: rules written down, rules proven by a passing test, rules missing
 	@$(BIN)/python -m pytest -n $(WORKERS) -q -m rule --conformance

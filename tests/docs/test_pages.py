@@ -70,8 +70,9 @@ def test_each_page_lists_every_public_name(protocol: str) -> None:
     assert set(importlib.import_module(f"polywire.protocols.{protocol}").__all__) <= listed
 
 
-def test_the_public_names_are_described_as_in_the_code() -> None:
-    command = [sys.executable, "-m", "tests.docs.public_names", "--check"]
+@pytest.mark.parametrize("pages", ["public_names", "python_reference", "command_reference", "conformance_tables"])
+def test_what_is_made_from_the_code_is_up_to_date(pages: str) -> None:
+    command = [sys.executable, "-m", f"tests.docs.{pages}", "--check"]
     environment = {**os.environ, "POLYWIRE_PURE": "1"}
     done = subprocess.run(  # noqa: S603 - our own module
         command, cwd=DOCS.parent, env=environment, capture_output=True, text=True, check=False
