@@ -57,8 +57,11 @@ class Lake:
                 "is an old one; give the query another name, or restore the checkpoint",
             )
         staged = folder.staging()
-        self._write(table, rows, staged)
-        folder.move_in(staged, query, batch_id, durable=self._durable)
+        try:
+            self._write(table, rows, staged)
+            folder.move_in(staged, query, batch_id, durable=self._durable)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
         return True
 
     def read(self, table: str, spark: SparkSession | None = None) -> DataFrame:
@@ -103,7 +106,7 @@ class Lake:
                 gone = [path for day in changed for path in target.files(target.home / f"day={day}")]
             staged = target.staging()
             made = self._of(table).finished(self._read(table, files, _session(spark)))
-            _save(table, made.coalesce(1), self._of(table).partition_by, staged)
+            _save(table, made.repartition(1), self._of(table).partition_by, staged)
             written = target.swap(staged, gone)
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(json.dumps(now), encoding="utf-8")
@@ -134,15 +137,16 @@ class Lake:
         if parts is None:
             raise LakeError(table, "has no parts")
         staged = folder.staging()
-        _save(table, parts.merge(self._read(table, files, spark)).coalesce(1), ("day",), staged)
+        _save(table, parts.merge(self._read(table, files, spark)).repartition(1), ("day",), staged)
         return Compaction(len(files), folder.swap(staged, files))
 
     def _write(self, table: str, rows: DataFrame, staged: Path) -> None:
         known = self._of(table)
         if known.parts is None:
-            _save(table, rows, known.partition_by, staged)
+            _save(table, rows, known.partition_by, staged, known.varied)
         else:
-            _save(table, rows.coalesce(1), ("day",), staged)
+            # One file. Coalescing would leave the reading and adding up to one core as well.
+            _save(table, rows.repartition(1), ("day",), staged)
 
     def _read(self, table: str, files: list[Path], spark: SparkSession) -> DataFrame:
         known, folder = self._of(table), self._folder(table)
@@ -177,7 +181,9 @@ class Lake:
         return Folder(self.path, self.path / table, table)
 
 
-def _save(table: str, rows: DataFrame, partition_by: tuple[str, ...], staged: Path) -> None:
+def _save(
+    table: str, rows: DataFrame, partition_by: tuple[str, ...], staged: Path, varied: tuple[str, ...] = ()
+) -> None:
     for name in partition_by:
         if name not in rows.columns:
             raise LakeError(
@@ -185,7 +191,10 @@ def _save(table: str, rows: DataFrame, partition_by: tuple[str, ...], staged: Pa
                 f"its rows have no column {name!r}, which folders are made of (partition_by; an aggregate's parts need "
                 f"'day', before and after merging); they have {', '.join(rows.columns)}",
             )
-    writer = rows.write.option("compression", "zstd")
+    # A dictionary of values that are all different costs half of the writing, and saves nothing.
+    writer = rows.write.option("compression", "zstd").options(
+        **{f"parquet.enable.dictionary#{name}": "false" for name in varied}
+    )
     (writer.partitionBy(*partition_by) if partition_by else writer).parquet(str(staged))
 
 
