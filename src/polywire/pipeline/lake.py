@@ -25,6 +25,9 @@ from polywire.pipeline.tables import TABLES
 PARTS: Final = "_parts"
 REFRESHED: Final = "_refreshed"
 
+COMMITTER: Final = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
+"""Tasks put their files in place at once: nobody looks at what a failed job leaves in a folder of its own."""
+
 
 class Lake:
     """A folder of tables. ``tables`` are those it may hold: the seven, and the user's own.
@@ -106,7 +109,7 @@ class Lake:
                 gone = [path for day in changed for path in target.files(target.home / f"day={day}")]
             staged = target.staging()
             made = self._of(table).finished(self._read(table, files, _session(spark)))
-            _save(table, made.repartition(1), self._of(table).partition_by, staged)
+            _save(table, made.coalesce(1), self._of(table).partition_by, staged)
             written = target.swap(staged, gone)
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(json.dumps(now), encoding="utf-8")
@@ -137,7 +140,7 @@ class Lake:
         if parts is None:
             raise LakeError(table, "has no parts")
         staged = folder.staging()
-        _save(table, parts.merge(self._read(table, files, spark)).repartition(1), ("day",), staged)
+        _save(table, parts.merge(self._read(table, files, spark)).coalesce(1), ("day",), staged)
         return Compaction(len(files), folder.swap(staged, files))
 
     def _write(self, table: str, rows: DataFrame, staged: Path) -> None:
@@ -145,8 +148,7 @@ class Lake:
         if known.parts is None:
             _save(table, rows, known.partition_by, staged, known.varied)
         else:
-            # One file. Coalescing would leave the reading and adding up to one core as well.
-            _save(table, rows.repartition(1), ("day",), staged)
+            _save(table, rows.coalesce(1), ("day",), staged)
 
     def _read(self, table: str, files: list[Path], spark: SparkSession) -> DataFrame:
         known, folder = self._of(table), self._folder(table)
@@ -191,10 +193,9 @@ def _save(
                 f"its rows have no column {name!r}, which folders are made of (partition_by; an aggregate's parts need "
                 f"'day', before and after merging); they have {', '.join(rows.columns)}",
             )
-    # A dictionary of values that are all different costs half of the writing, and saves nothing.
-    writer = rows.write.option("compression", "zstd").options(
-        **{f"parquet.enable.dictionary#{name}": "false" for name in varied}
-    )
+    # Dictionaries of values that are all different were nearly half of the work of writing.
+    plain = {f"parquet.enable.dictionary#{name}": "false" for name in varied}
+    writer = rows.write.option("compression", "zstd").options(**plain).options(**COMMITTER)
     (writer.partitionBy(*partition_by) if partition_by else writer).parquet(str(staged))
 
 

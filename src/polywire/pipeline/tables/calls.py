@@ -199,14 +199,15 @@ def _finish(pairs: DataFrame) -> DataFrame:
     return (
         pairs.withColumn("requested", moment(sf.col("at")))
         .withColumn("tag", tag)
+        .withColumn("method", sf.substring_index("channel", "/", -1))
         .select(
             day_of(sf.col("requested")).alias("day"),
             "protocol",
             "node",
             "correlation",
             "offset",
-            sf.regexp_extract("channel", r"(?s)^(.*)/([^/]*)$", 1).alias("service"),
-            sf.regexp_extract("channel", r"(?s)^(.*)/([^/]*)$", 2).alias("method"),
+            sf.substring("channel", sf.lit(1), sf.length("channel") - sf.length("method") - 1).alias("service"),
+            "method",
             "connection",
             "client",
             "requested",
