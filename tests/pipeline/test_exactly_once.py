@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.xdist_group("spark")]
 
-LIVES = 6
-LONGEST_LIFE = 12.0
+LIVES = 5
+LONGEST_LIFE = 6.0
 TRIES = 3
 PAUSE = 0.1
 """Seconds between two rounds of traffic, so that there is some all the time and never too much to check."""

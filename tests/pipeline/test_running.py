@@ -4,10 +4,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from polywire.pipeline.errors import PipelineError
+from polywire.pipeline.failures import QueryFailedError
 from polywire.pipeline.jobs import Job
 from polywire.pipeline.notes import Notes
 from polywire.pipeline.querying import ask
-from polywire.pipeline.running import QueryFailedError, Runner
+from polywire.pipeline.running import Runner
 from polywire.pipeline.status import Status, read_statuses
 from polywire.pipeline.table import table
 from polywire.pipeline.tables import TABLES

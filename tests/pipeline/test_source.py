@@ -194,13 +194,22 @@ def test_a_stream_with_ticks_learns_how_late_it_is_once_all_is_read(spark: Spark
     write_journal(tmp_path / "n3", [], node="n3")
     before = datetime.now(UTC).timestamp()
     for _ in range(2):
-        stream(spark, f"{tmp_path}/n*", tmp_path / "out", ticks="60", kinds="publish")
+        stream(spark, f"{tmp_path}/n*", tmp_path / "out", ticks="60")
     rows = spark.read.parquet(str(tmp_path / "out" / "rows"))
     assert rows.where("kind = 'publish'").count() == 50
     ticks = rows.where("kind = 'tick'").orderBy("ts", "node").collect()
     assert [(tick.node, tick.offset) for tick in ticks] == [("n1", 30), ("n2", 20)] * 2
     assert all(before <= tick.ts.timestamp() <= datetime.now(UTC).timestamp() for tick in ticks)
     assert {bytes(tick.body) for tick in ticks} == {b""}
+
+
+def test_with_some_kinds_only_ticks_tell_the_time_of_the_others(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [*messages(10), *messages(1, kind="request", channel="s/m", correlation="1"), *messages(20)]
+    write_journal(tmp_path / "journal", rows, node="n1")
+    stream(spark, tmp_path / "journal", tmp_path / "out", ticks="60", kinds="request", columns="kind,offset,node,ts")
+    found = spark.read.parquet(str(tmp_path / "out" / "rows")).orderBy("ts").collect()
+    assert [(row.kind, row.offset) for row in found] == [("request", 10), ("tick", 31), ("tick", 31)]
+    assert found[1].ts.timestamp() == (START + timedelta(milliseconds=30)).timestamp()
 
 
 def test_a_journal_is_read_from_a_running_hub(spark: SparkSession, tmp_path: Path) -> None:

@@ -85,6 +85,15 @@ def run(
         list[str] | None,
         typer.Option("--option", metavar="KEY=VALUE", help="An option of the source. May be repeated."),
     ] = None,
+    retries: Annotated[
+        int,
+        typer.Option(
+            "--retries",
+            min=0,
+            help="How often to start a query again that fails for a passing reason, such as a hub that is away, before "
+            "it has got anything done.",
+        ),
+    ] = 8,
     config: ConfigFile = None,
 ) -> None:
     """Write the tables, and go on as long as the journal grows; or, with --once, until all that is there is written.
@@ -106,6 +115,7 @@ def run(
             once=once,
             token=token,
             options=pairs("--option", options),
+            retries=retries,
         )
         closure(job.wanted, job.tables)  # a wrong name is told before anybody waits for Spark
         runner = Runner(start_spark(master, memory, conf), job)

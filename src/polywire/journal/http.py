@@ -19,6 +19,9 @@ TIMEOUT: Final = 30.0
 BLOCK: Final = 1 << 20
 """Octets that are asked for at least: small reads come one after the other, and each request takes its time."""
 
+LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Answers that may be another one when asked again."""
+
 
 class RemoteJournalError(JournalError):
     """A hub did not give what was asked for. ``status`` is that of HTTP, None where there was no answer at all."""
@@ -27,6 +30,10 @@ class RemoteJournalError(JournalError):
         super().__init__(f"{url}: {reason}")
         self.url = url
         self.status = status
+
+
+class JournalAwayError(RemoteJournalError):
+    """The hub is not there, or can't answer now: it may well do so later."""
 
 
 class JournalServer:
@@ -103,7 +110,7 @@ class JournalServer:
                 connection.close()
                 # A connection that was kept may have been closed meanwhile, so a new one is tried as well.
                 if last or isinstance(error, TimeoutError | ConnectionRefusedError):
-                    raise RemoteJournalError(url, f"no answer: {str(error) or type(error).__name__}") from error
+                    raise JournalAwayError(url, f"no answer: {str(error) or type(error).__name__}") from error
                 continue
             if answer.status == http.client.NOT_FOUND and name:
                 raise FileNotFoundError(2, "the hub has no such file (any more)", url)
@@ -111,7 +118,8 @@ class JournalServer:
                 return http.client.PARTIAL_CONTENT, b"", answer.headers
             if answer.status not in {http.client.OK, http.client.PARTIAL_CONTENT}:
                 words = body[:300].decode(errors="replace").strip() or answer.reason
-                raise RemoteJournalError(url, f"{answer.status} {words}", status=answer.status)
+                kind = JournalAwayError if answer.status in LATER else RemoteJournalError
+                raise kind(url, f"{answer.status} {words}", status=answer.status)
             return answer.status, body, answer.headers
         raise AssertionError("not reached")
 

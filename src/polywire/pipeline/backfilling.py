@@ -59,6 +59,7 @@ def check_passed(tables: tuple[Table, ...], statuses: Mapping[str, Status], end:
 
 def _read(spark: SparkSession, job: Job, table: Table, begin: datetime, end: datetime) -> DataFrame:
     until = end + AFTERMATH if table.stateful else end
-    options = job.source_options(table.columns, table.kinds)
+    # Rows at rest have no ticks: what tells a stateful table the time is rows of any kind.
+    options = job.source_options(table.columns, () if table.stateful else table.kinds)
     options |= {"startingTime": begin.isoformat(), "endingTime": until.isoformat()}
     return spark.read.format("polywire").options(**options).load()

@@ -63,11 +63,21 @@ def _join(files: list[Path], target: Path) -> None:
     schema: Any = pa.unify_schemas([pq.read_schema(path) for path in files]).with_metadata(
         pq.read_schema(files[-1]).metadata
     )
-    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(target, schema, compression="zstd", use_dictionary=_coded(files[0])) as writer:
         for path in files:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(ROW_GROUP):
                     writer.write_batch(_fitted(batch, schema), row_group_size=ROW_GROUP)
+
+
+def _coded(path: Path) -> list[str]:
+    """The columns for which a dictionary was worth it when they were first written."""
+    with pq.ParquetFile(path) as file:
+        if not file.metadata.num_row_groups:
+            return []
+        group = file.metadata.row_group(0)
+        columns = [group.column(number) for number in range(group.num_columns)]
+        return [column.path_in_schema for column in columns if column.has_dictionary_page]
 
 
 def _fitted(batch: Any, schema: Any) -> Any:

@@ -15,9 +15,16 @@ _TRIGGER: Final = re.compile(r"\s*(\d+)\s*(ms|milliseconds?|s|seconds?|m|min|min
 _UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 
 
+RETRIES: Final = 8
+"""With the pauses between them about two minutes: a hub that starts again is back by then."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run of the pipeline. ``tables`` are all there are by name; ``wanted`` those to write, all where it is empty."""
+    """A run of the pipeline. ``tables`` are all there are by name; ``wanted`` those to write, all where it is empty.
+
+    ``retries`` is how often a query that fails for a passing reason is started again before it gets something done.
+    """
 
     journal: str
     lake: str
@@ -28,6 +35,7 @@ class Job:
     token: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     """More options for the source."""
+    retries: int = RETRIES
 
     def source_options(self, columns: tuple[str, ...], kinds: tuple[str, ...]) -> dict[str, str]:
         """The options to read the journal with."""

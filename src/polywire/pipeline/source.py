@@ -23,7 +23,7 @@ from polywire.pipeline.offsets import TICK, Place, from_spark, next_place, place
 from polywire.pipeline.options import LATEST, SourceOptions
 from polywire.pipeline.planning import JournalPartition, Range, plan, ranges
 from polywire.pipeline.reading import read_partition
-from polywire.pipeline.ticks import Clock, TickPartition, now, tick_between, tick_rows
+from polywire.pipeline.ticks import Clock, TickPartition, now, read_with_ticks, tick_between, tick_rows
 
 
 class BatchReader(DataSourceReader):
@@ -117,6 +117,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return for_spark([tick_rows(partition)], self.columns)
         if not isinstance(partition, JournalPartition):
             return iter(())
+        if self.options.ticks is not None and self.options.kinds:
+            return for_spark(read_with_ticks(partition, self.options, self.columns), self.columns)
         return for_spark(read_partition(partition, self.options, self.columns, None), self.columns)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -32,7 +32,10 @@ SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Without this a source that takes filters can't be read at all.
     "spark.sql.python.filterPushdown.enabled": "true",
+    # Workers that need not import anything start in milliseconds.
+    "spark.python.daemon.module": "polywire.pipeline.daemon",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
     "spark.sql.streaming.stateStore.providerClass": STORE,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
@@ -41,6 +44,8 @@ SETTINGS: Final = {
     # A micro-batch is held for a second or two while its tables are written.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Half the work of the usual third level, for files of much the same size.
+    "spark.hadoop.parquet.compression.codec.zstd.level": "1",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Folders a job leaves are told apart by its own manifest, not by Spark's marker files.
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",

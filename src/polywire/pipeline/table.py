@@ -48,7 +48,7 @@ class Table:
     """One table of the pipeline. ``schema`` is its documented form; None where the function alone knows it.
 
     ``columns`` and ``kinds`` are those of the journal it needs (no kinds: all), ``watermark`` says in words how late a
-    row may come.
+    row may come, ``varied`` are columns whose values hardly ever repeat.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Table:
     after: str | None = None
     parts: Parts | None = None
     keys: tuple[str, ...] = ()
+    varied: tuple[str, ...] = ()
 
     def rows(self, batch: DataFrame) -> DataFrame:
         """What a micro-batch adds to the table: finished rows, or its part."""

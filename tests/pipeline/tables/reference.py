@@ -202,7 +202,7 @@ def sessions(rows: Sequence[Row]) -> Table:
                 "ended": ended,
                 "seconds": None if ended is None else (ended - begin["ts"]).total_seconds(),
                 "state": "closed" if ends else "lost" if lost else "open",
-                "reason": (_headers(ends[0]) or {}).get("reason") if ends else None,
+                "reason": (_headers(ends[0]) or {}).get("reason") if ends else "the hub was lost" if lost else None,
                 "messages": len(sent),
                 "bytes": sum(one["size"] for one in sent),
             }

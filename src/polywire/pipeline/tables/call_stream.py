@@ -4,12 +4,14 @@ Rows go by node and a hash of the correlation into buckets, and each bucket keep
 Spark's state. A bucket's clock are rows of all kinds, so a timeout is found though the answering side went quiet; when
 everything did, the source's ticks are the only rows, and do the same. There are no timers: they would go by the
 clock of whoever computes, and a journal that is read late, or again after a crash, has to give the same calls.
+
+Spark hands rows to a bucket one by one, at some microseconds each. So thousands of them are packed into one row first:
+Arrow in a binary column, which the bucket opens as a whole.
 """
 
 from collections.abc import Iterator
 from typing import Any, Final
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -18,23 +20,18 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from polywire.pipeline.tables import matching
 
-SLIM: Final = StructType(
+PACKED: Final = StructType(
     [
         StructField("node", StringType()),
         StructField("bucket", IntegerType()),
-        StructField("role", IntegerType()),
-        StructField("correlation", StringType()),
-        StructField("offset", LongType()),
-        StructField("at", LongType()),
-        StructField("protocol", StringType()),
-        StructField("connection", LongType()),
-        StructField("client", StringType()),
-        StructField("channel", StringType()),
-        StructField("size", IntegerType()),
-        StructField("headers", StringType()),
+        StructField("clock", LongType()),
+        StructField("parts", BinaryType()),
     ]
 )
-"""Parts of calls, and clocks, as buckets get them."""
+"""What buckets get: parts of calls as Arrow has them, or nothing, and how far the node has come."""
+
+HELD: Final = 50_000
+"""Parts that are packed at once: a few megabytes."""
 
 PAIRS: Final = StructType(
     [
@@ -60,7 +57,7 @@ STATE: Final = StructType([StructField("clock", LongType()), StructField("rows",
 
 def matched(slim: DataFrame, timeout: int, lateness: int, buckets: int) -> DataFrame:
     """Pairs, as the rows come. Times are microseconds."""
-    keyed = slim.mapInArrow(Clocks(buckets), SLIM).groupBy("node", "bucket")
+    keyed = slim.mapInArrow(Packer(buckets), PACKED).groupBy("node", "bucket")
     return keyed.transformWithStateInPandas(
         statefulProcessor=Matcher(timeout, lateness),
         outputStructType=PAIRS,
@@ -69,8 +66,8 @@ def matched(slim: DataFrame, timeout: int, lateness: int, buckets: int) -> DataF
     )
 
 
-class Clocks:
-    """Passes parts of calls on, and at the end tells every bucket how far each node has come."""
+class Packer:
+    """Packs parts of calls by node and bucket, and at the end tells every bucket how far each node has come."""
 
     def __init__(self, buckets: int) -> None:
         self._buckets = buckets
@@ -78,23 +75,36 @@ class Clocks:
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         """One partition of the source."""
         clocks: dict[str, int] = {}
-        schema = None
+        held: list[Any] = []
+        rows = 0
         for batch in batches:
-            schema = batch.schema
             latest = pa.Table.from_batches([batch]).group_by("node").aggregate([("at", "max")])
             for node, at in zip(latest["node"].to_pylist(), latest["at_max"].to_pylist(), strict=True):
                 clocks[node] = max(clocks.get(node, at), at)
-            parts = batch.filter(pc.less(batch.column("role"), matching.CLOCK))
-            if parts.num_rows:
-                yield parts
+            held.append(batch.filter(pc.less(batch.column("role"), matching.CLOCK)))
+            rows += held[-1].num_rows
+            if rows >= HELD:
+                yield self._packed(held, clocks)
+                held, rows = [], 0
         if clocks:
-            told = {"role": matching.CLOCK, "offset": -1, "connection": 0, "size": 0}
-            rows = [
-                {"node": node, "bucket": bucket, "at": at, **told}
-                for node, at in clocks.items()
-                for bucket in range(self._buckets)
-            ]
-            yield pa.RecordBatch.from_pylist(rows, schema)
+            yield self._packed(held, clocks)
+
+    def _packed(self, held: list[Any], clocks: dict[str, int]) -> Any:
+        """A row for each node and bucket, with the parts that are held of it."""
+        parts = pa.Table.from_batches(held) if held else None
+        found: list[dict[str, Any]] = []
+        for node, clock in clocks.items():
+            of_node = None if parts is None else parts.filter(pc.equal(parts["node"], node))
+            for bucket in range(self._buckets):
+                mine = None if of_node is None else of_node.filter(pc.equal(of_node["bucket"], bucket))
+                octets = matching.packed(mine) if mine is not None and mine.num_rows else b""
+                found.append({"node": node, "bucket": bucket, "clock": clock, "parts": octets})
+        return pa.RecordBatch.from_pylist(found, _PACKED)
+
+
+_PACKED: Final[Any] = pa.schema(
+    [("node", pa.utf8()), ("bucket", pa.int32()), ("clock", pa.int64()), ("parts", pa.binary())]
+)
 
 
 class Matcher(StatefulProcessor):
@@ -112,7 +122,12 @@ class Matcher(StatefulProcessor):
         """Rows of a bucket have come."""
         found = self._state.get()
         before = matching.nothing() if found is None else matching.Waiting.from_bytes(found[1], found[0])
-        pairs, after = matching.match(before, pd.concat(list(rows), ignore_index=True), self._timeout, self._lateness)
+        clock, packed = before.clock, []
+        for frame in rows:
+            clock = max(clock, int(frame["clock"].max()))
+            packed += [octets for octets in frame["parts"] if octets]
+        now = matching.Waiting(before.rows, clock)
+        pairs, after = matching.match(now, matching.unpacked(packed), self._timeout, self._lateness)
         self._state.update((after.clock, after.to_bytes()))
         if len(pairs):
             pairs.insert(0, "node", key[0])

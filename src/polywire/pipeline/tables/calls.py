@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from polywire.journal.kinds import LAST_FLAG
-from polywire.pipeline.table import LIGHT_COLUMNS, Table
+from polywire.pipeline.table import Table
 from polywire.pipeline.tables import matching
 from polywire.pipeline.tables.call_stream import PAIRS, matched
 from polywire.pipeline.tables.kinds import has_flag, protocol
@@ -57,6 +57,15 @@ TIMEOUT: Final = "timeout"
 
 TIMEOUT_TAG: Final = "timeout"
 """What the hub calls its own timeouts."""
+
+COLUMNS: Final = (
+    *("offset", "ts", "node", "kind", "protocol", "connection", "client", "channel", "correlation", "headers"),
+    *("size", "flags"),
+)
+"""Of the journal, what is needed."""
+
+PART_KINDS: Final = ("request", "reply", "error")
+"""Rows that are parts of calls; the time comes with the source's ticks."""
 
 BUCKETS: Final = 8
 """Of each node: a bucket is the least that one task can have, and costs some milliseconds a micro-batch."""
@@ -102,10 +111,12 @@ def calls_table(options: Options = USUAL) -> Table:
         "each request with its reply: latency, outcome, timeouts",
         schema=SCHEMA,
         partition_by=("day", "protocol"),
-        columns=LIGHT_COLUMNS,
+        columns=COLUMNS,
+        kinds=PART_KINDS,
         watermark=f"{options.lateness:g} s behind the newest row of the same node",
         stateful=True,
         keys=("node", "correlation"),
+        varied=("correlation", "offset", "requested", "ended"),
     )
 
 
@@ -188,14 +199,15 @@ def _finish(pairs: DataFrame) -> DataFrame:
     return (
         pairs.withColumn("requested", moment(sf.col("at")))
         .withColumn("tag", tag)
+        .withColumn("method", sf.substring_index("channel", "/", -1))
         .select(
             day_of(sf.col("requested")).alias("day"),
             "protocol",
             "node",
             "correlation",
             "offset",
-            sf.regexp_extract("channel", r"(?s)^(.*)/([^/]*)$", 1).alias("service"),
-            sf.regexp_extract("channel", r"(?s)^(.*)/([^/]*)$", 2).alias("method"),
+            sf.substring("channel", sf.lit(1), sf.length("channel") - sf.length("method") - 1).alias("service"),
+            "method",
             "connection",
             "client",
             "requested",

@@ -56,25 +56,34 @@ class Waiting:
 
     def to_bytes(self) -> bytes:
         """The rows, to be stored."""
-        if not len(self.rows):
-            return b""
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, STORED) as writer:
-            writer.write_table(pa.Table.from_pandas(self.rows, STORED, preserve_index=False))
-        return bytes(sink.getvalue())
+        return packed(pa.Table.from_pandas(self.rows, STORED, preserve_index=False)) if len(self.rows) else b""
 
     @staticmethod
     def from_bytes(data: bytes, clock: int) -> "Waiting":
         """The way back."""
-        if not data:
-            return Waiting(nothing().rows, clock)
+        return Waiting(unpacked([data] if data else []), clock)
+
+
+def packed(rows: Any) -> bytes:
+    """Rows of an Arrow table that has at least the columns of ``STORED``, as octets."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, STORED) as writer:
+        writer.write_table(rows.select(STORED.names).combine_chunks().cast(STORED))
+    return bytes(sink.getvalue())
+
+
+def unpacked(several: list[bytes]) -> Any:
+    """The rows of all of them, as a pandas frame."""
+    tables = []
+    for data in several:
         with pa.ipc.open_stream(data) as reader:
-            return Waiting(reader.read_all().to_pandas(), clock)
+            tables.append(reader.read_all())
+    return (pa.concat_tables(tables) if tables else STORED.empty_table()).to_pandas()
 
 
 def nothing() -> Waiting:
     """What a bucket begins with."""
-    return Waiting(STORED.empty_table().to_pandas(), 0)
+    return Waiting(unpacked([]), 0)
 
 
 def match(before: Waiting, rows: Any, timeout: int, lateness: int) -> tuple[Any, Waiting]:

@@ -90,4 +90,5 @@ TABLE: Final = Table(
     partition_by=("day", "protocol"),
     watermark="none: a row counts whenever it comes",
     keys=("node", "offset"),
+    varied=("ts", "offset", "correlation", "text", "body"),
 )

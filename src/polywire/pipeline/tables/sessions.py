@@ -46,6 +46,9 @@ OPEN: Final = "open"
 CLOSED: Final = "closed"
 LOST: Final = "lost"
 
+LOST_REASON: Final = "the hub was lost"
+"""In the place of what nobody was there to say."""
+
 KEYS: Final = ("node", "connection", "start")
 
 
@@ -119,6 +122,7 @@ def finish(parts: DataFrame) -> DataFrame:
         found.withColumn("day", day_of(sf.col("connected")))
         .withColumn("state", state)
         .withColumn("ended", ended)
+        .withColumn("reason", sf.when(sf.col("state") == LOST, LOST_REASON).otherwise(sf.col("reason")))
         .withColumn("seconds", seconds)
         .select(*SCHEMA.names)
     )

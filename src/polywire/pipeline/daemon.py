@@ -1,0 +1,40 @@
+"""Starts Spark's Python workers: Spark's own daemon, with everything that workers import already imported.
+
+Spark forks a worker from a daemon, and every new worker then loads pyspark (from a zip, compiling it anew), Arrow and
+pandas: a second or more of a core each, ten times before the first row is read. Here the daemon does that once.
+
+Run by Spark itself (the setting ``spark.python.daemon.module``).
+"""
+
+import importlib
+import sys
+from importlib.util import find_spec
+from typing import Final
+
+NEEDED: Final = ("pandas", "pyarrow.compute", "polywire.pipeline.format", "polywire.pipeline.tables")
+"""What our own workers need. A machine that lacks one of them says so where it is used."""
+
+
+def installed_first() -> None:
+    """Prefer the installed pyspark to the zip in its folder, which is the same, but has to be compiled each time."""
+    rest = [path for path in sys.path if not path.endswith(".zip")]
+    before, sys.path[:] = list(sys.path), rest
+    importlib.invalidate_caches()
+    if find_spec("pyspark") is None or find_spec("py4j") is None:
+        sys.path[:] = before
+
+
+def main() -> None:
+    """Import, and go on as Spark's daemon."""
+    installed_first()
+    daemon = importlib.import_module("pyspark.daemon")
+    for name in (*sys.argv[1:], *NEEDED):  # Spark names the module its workers run
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+    daemon.manager()
+
+
+if __name__ == "__main__":
+    main()
