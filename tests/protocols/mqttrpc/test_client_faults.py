@@ -135,8 +135,9 @@ async def test_a_stub_whose_connection_was_cut_calls_again(port: int, my_cool_se
     async with apart(port, my_cool_service) as p:
         for number in range(3):
             assert (await p.stub.SayHello(p.request(str(number)))).greeting == f"hello, {number}"
+            link = p.stub._caller._client._link
             p.callers.cut()
-            await until(lambda: not p.stub._caller._client.connected)
+            await until(lambda: p.stub._caller._client._link is not link)  # noqa: B023 - awaited here
 
 
 @in_loop

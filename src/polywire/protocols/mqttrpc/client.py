@@ -149,7 +149,7 @@ class Caller:
             answers.put_nowait(error)
 
     def _publish(self, request: Request, answers: "asyncio.Queue[Response | Exception]") -> "asyncio.Future[Any]":
-        receipt = asyncio.ensure_future(_awaited(self._client.publish(self._requests, encode(request), qos=self._qos)))
+        receipt = asyncio.ensure_future(self._client.publish(self._requests, encode(request), qos=self._qos))
 
         def ended(future: "asyncio.Future[Any]") -> None:
             error = None if future.cancelled() else future.exception()
@@ -277,10 +277,6 @@ def connect(
         return Stub(caller, known, timeout)
 
     return Opening(opened)
-
-
-async def _awaited(receipt: Any) -> Any:
-    return await receipt
 
 
 def _written(method: Method, request: Any) -> AsyncIterable[bytes] | bytes:
