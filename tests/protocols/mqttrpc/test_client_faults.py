@@ -168,6 +168,27 @@ async def test_an_answer_that_found_nobody_ends_the_call_at_its_time(port: int, 
 
 
 @in_loop
+async def test_a_call_that_was_never_sent_is_not_sent_when_its_time_is_up(
+    port: int, my_cool_service: ModuleType
+) -> None:
+    async with apart(port, my_cool_service) as p:
+        p.callers.retarget(1)  # where nobody listens
+        p.callers.cut()
+        await until(lambda: not p.stub._caller._client.connected)
+        with pytest.raises(polywire.Timeout) as late:
+            await p.stub.SayHello(p.request("too late"), timeout=0.1)
+        assert late.value.sent is False
+        cancelled = asyncio.ensure_future(p.stub.SayHello(p.request("cancelled")))
+        await until(lambda: bool(p.stub._caller._waiting))
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        p.callers.retarget(port)
+        assert (await p.stub.SayHello(p.request("in time"))).greeting == "hello, in time"
+        assert p.handler.said == ["in time"]
+
+
+@in_loop
 async def test_calls_of_all_shapes_outlive_cuts_where_sessions_are_kept(port: int, my_cool_service: ModuleType) -> None:
     async with apart(port, my_cool_service, kept=True, qos=2) as p:
 
