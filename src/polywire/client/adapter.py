@@ -17,7 +17,7 @@ from polywire.client.errors import Unsupported
 from polywire.client.features import FEATURES
 from polywire.client.message import Body, Demand, Header, Message, Request
 from polywire.client.receipt import Promise
-from polywire.client.reconnect import BUFFER, Backoff
+from polywire.client.reconnect import BACKOFF, BUFFER, Backoff
 
 Item_co = TypeVar("Item_co", covariant=True)
 
@@ -47,7 +47,7 @@ class Settings:
 
     tls: ssl.SSLContext | None = None
     connect_time: float = DIAL_TIME
-    backoff: Backoff | None = Backoff()  # noqa: RUF009 - it is frozen
+    backoff: Backoff | None = BACKOFF
     buffer: int = BUFFER
     client_id: str | None = None
     qos: int = 1

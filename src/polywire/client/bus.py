@@ -23,7 +23,7 @@ from polywire.client.inbox import LIMIT
 from polywire.client.message import Body, Demand, Header, Message, octets
 from polywire.client.opening import Opening
 from polywire.client.receipt import Promise
-from polywire.client.reconnect import BUFFER, Backoff
+from polywire.client.reconnect import BACKOFF, BUFFER, Backoff
 
 Item = TypeVar("Item")
 
@@ -35,8 +35,6 @@ TOO_LATE: Final = (408, 503, 504)
 
 TIMER: Final = 0.005
 """Seconds by which a timer may come early."""
-
-BACKOFF: Final = Backoff()
 
 
 class Stream(Generic[Item]):

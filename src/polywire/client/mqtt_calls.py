@@ -92,7 +92,7 @@ class Calls:
             retry_after = error.retry_after / 1000 if error.retry_after else None
             raise CallFailed(error.code, error.tag, error.user_message, retry_after=retry_after) from error
         except Timeout as error:
-            raise Timeout("the answer", seconds, sent=True) from error
+            raise Timeout("the answer", seconds, sent=error.sent) from error
         finally:
             self._turns.release()
 

@@ -48,6 +48,10 @@ class Backoff:
         return random.uniform(longest / 10, longest)  # noqa: S311 - no secret
 
 
+BACKOFF: Final = Backoff()
+"""How to come back, unless told otherwise."""
+
+
 class Entry:
     """Something that waits to be sent."""
 

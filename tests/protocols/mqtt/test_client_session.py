@@ -30,7 +30,7 @@ from polywire.protocols.mqtt import (
     connect,
     encode,
 )
-from polywire.protocols.mqtt import client as client_module
+from polywire.protocols.mqtt import listening as listening_module
 from tests.client.loops import run, until
 from tests.protocols.mqtt.server_of_lines import SLOW, Server, served
 
@@ -280,7 +280,7 @@ def test_a_reader_may_publish_and_wait_though_its_inbox_is_full() -> None:
 
 
 def test_messages_of_a_remembered_session_wait_for_their_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "CLAIM_TIME", 0.2)
+    monkeypatch.setattr(listening_module, "CLAIM_TIME", 0.2)
 
     def remember(server: Server) -> None:
         server.connack = Connack(True, 0)

@@ -135,8 +135,9 @@ async def test_a_stub_whose_connection_was_cut_calls_again(port: int, my_cool_se
     async with apart(port, my_cool_service) as p:
         for number in range(3):
             assert (await p.stub.SayHello(p.request(str(number)))).greeting == f"hello, {number}"
+            link = p.stub._caller._client._link
             p.callers.cut()
-            await until(lambda: not p.stub._caller._client.connected)
+            await until(lambda: p.stub._caller._client._link is not link)  # noqa: B023 - awaited here
 
 
 @in_loop
@@ -164,6 +165,27 @@ async def test_an_answer_that_found_nobody_ends_the_call_at_its_time(port: int, 
         assert not p.stub._caller._waiting
         p.callers.retarget(port)
         assert (await p.stub.SayHello(p.request("again"))).greeting == "hello, again"
+
+
+@in_loop
+async def test_a_call_that_was_never_sent_is_not_sent_when_its_time_is_up(
+    port: int, my_cool_service: ModuleType
+) -> None:
+    async with apart(port, my_cool_service) as p:
+        p.callers.retarget(1)  # where nobody listens
+        p.callers.cut()
+        await until(lambda: not p.stub._caller._client.connected)
+        with pytest.raises(polywire.Timeout) as late:
+            await p.stub.SayHello(p.request("too late"), timeout=0.1)
+        assert late.value.sent is False
+        cancelled = asyncio.ensure_future(p.stub.SayHello(p.request("cancelled")))
+        await until(lambda: bool(p.stub._caller._waiting))
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        p.callers.retarget(port)
+        assert (await p.stub.SayHello(p.request("in time"))).greeting == "hello, in time"
+        assert p.handler.said == ["in time"]
 
 
 @in_loop

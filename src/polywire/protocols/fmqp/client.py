@@ -11,7 +11,6 @@ leaves its last wills again; what was published meanwhile is sent then.
 
 import asyncio
 import contextlib
-import secrets
 import ssl
 from typing import Final
 
@@ -22,11 +21,10 @@ from polywire.client.inbox import LIMIT, Intake
 from polywire.client.link import CLOSE_TIME, Link
 from polywire.client.opening import Opening
 from polywire.client.receipt import SENT, Promise, Receipt
-from polywire.client.reconnect import BUFFER, Backlog, Backoff, Entry, Keeper
+from polywire.client.reconnect import BACKOFF, BUFFER, Backlog, Backoff, Entry, Keeper
 from polywire.protocols.fmqp.frames import (
     CACHE,
     DEBUG,
-    FEEDBACK,
     LAST_WILL,
     MAX_BODY,
     Decoder,
@@ -36,8 +34,8 @@ from polywire.protocols.fmqp.frames import (
     publication,
 )
 from polywire.protocols.fmqp.listening import Listening, Table, Watching
+from polywire.protocols.fmqp.round_trips import RoundTrips
 
-BACKOFF: Final = Backoff()
 SETTLE_TIME: Final = 10.0
 
 ANSWER_TIME: Final = 2.0
@@ -66,9 +64,9 @@ class Client:
         self._link: Link | None = None
         self._direct: Link | None = None  # the link while nothing waits to go before what is published
         self._decoder = Decoder(max_body=max_body)
-        self._intake = Intake(lambda: bool(self._round_trips))
-        self._table = Table(self._intake, self._tell)
-        self._round_trips = self._table.round_trips
+        self._intake = Intake(lambda: len(self._round_trips) > 0)
+        self._round_trips = RoundTrips(self._say, self._intake.decide)
+        self._table = Table(self._intake, self._tell, self._round_trips)
         self._answers = True  # whether the broker does, as far as we know
         self._wills: dict[str, bytes] = {}
 
@@ -151,7 +149,7 @@ class Client:
                 while True:
                     await self._keeper.up()
                     try:
-                        await self._round_trip()
+                        await self._round_trips.make()
                     except ConnectionLost:
                         continue
                     return
@@ -182,7 +180,7 @@ class Client:
             link, self._link, self._direct = self._link, None, None
             self._backlog.fail(Closed("the client was closed", sent=False))
             self._table.end(self._keeper.closed)
-            self._end_round_trips()
+            self._round_trips.lost()
             self._intake.attach(None)
             if link is not None:
                 await link.close()
@@ -197,7 +195,7 @@ class Client:
         self._intake.attach(None)
         if link is not None:
             self._backlog.put_back(link.leftover)
-        self._end_round_trips()
+        self._round_trips.lost()
         self._keeper.lost(error)
 
     async def _open(self) -> None:
@@ -226,27 +224,9 @@ class Client:
         if self._answers:
             try:
                 async with asyncio.timeout(ANSWER_TIME):
-                    await self._round_trip()
+                    await self._round_trips.make()
             except TimeoutError:
                 self._answers = False
-
-    async def _round_trip(self) -> None:
-        """Watch a service topic nobody else knows, subscribe to it, and wait to hear of that demand."""
-        topic = f"$/settled/{secrets.token_hex(8)}"
-        heard = asyncio.get_running_loop().create_future()
-        self._round_trips[topic] = heard
-        self._say(encode(Subscription(topic, FEEDBACK)) + encode(Subscription(topic)))
-        self._intake.decide()
-        try:
-            await heard
-        finally:
-            del self._round_trips[topic]
-            self._say(encode(Unsubscription(topic, FEEDBACK)) + encode(Unsubscription(topic)))
-
-    def _end_round_trips(self) -> None:
-        for heard in self._round_trips.values():
-            if not heard.done():
-                heard.set_exception(ConnectionLost("the connection ended"))
 
     def _gave_up(self, error: Closed) -> None:
         self._backlog.fail(error.about(sent=False))

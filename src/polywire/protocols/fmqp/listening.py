@@ -3,7 +3,6 @@
 The broker sends a message once, however many subscriptions of a client match it; here it goes to each of them.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self, cast
@@ -19,6 +18,7 @@ from polywire.protocols.fmqp.frames import (
     decode_count,
     publications_in,
 )
+from polywire.protocols.fmqp.round_trips import RoundTrips
 from polywire.protocols.fmqp.topics import equivalent
 from polywire.protocols.frame import Discarded, Run
 
@@ -70,14 +70,15 @@ Ear = Listening | Watching
 class Table:
     """All subscriptions and watches of one client. ``tell`` sends a frame to the broker, if there is one."""
 
-    def __init__(self, intake: Intake, tell: Callable[[Subscription | Unsubscription], None]) -> None:
+    def __init__(
+        self, intake: Intake, tell: Callable[[Subscription | Unsubscription], None], round_trips: RoundTrips
+    ) -> None:
         self.intake: Final = intake
         self._tell: Final = tell
         self._ears: Final[dict[tuple[str, int], list[Ear]]] = {}  # by topic and system of topics
         self._routes: Final[dict[bytes, object]] = {}
         self._same: Final[dict[tuple[int, ...], tuple[Listening, ...]]] = {}
-        self.round_trips: Final[dict[str, asyncio.Future[None]]] = {}
-        """Topics whose demand shows that the broker has come so far."""
+        self._round_trips: Final = round_trips
         self.discarded = 0
         """Packets that broke a rule, and publications nobody here listens to."""
 
@@ -130,11 +131,9 @@ class Table:
                 self.discarded += 1
 
     def _publication(self, frame: Publication) -> None:
-        heard = self.round_trips.get(frame.topic) if frame.flags & FEEDBACK else None
-        if heard is not None and not heard.done():
-            heard.set_result(None)
+        ours = bool(frame.flags & FEEDBACK) and self._round_trips.heard(frame.topic)
         found = self._find(frame.topic, frame.flags & FEEDBACK)
-        if not found and heard is None:
+        if not found and not ours:
             self.discarded += 1
         for ear in found:
             if isinstance(ear, Listening):

@@ -21,37 +21,19 @@ from polywire.client.inbox import LIMIT, Intake
 from polywire.client.link import CLOSE_TIME, Link
 from polywire.client.opening import Opening
 from polywire.client.receipt import Receipt
-from polywire.client.reconnect import BUFFER, Backoff, Keeper
-from polywire.protocols.frame import Frame, Run
+from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, Keeper
+from polywire.protocols.mqtt.arriving import Arriving
 from polywire.protocols.mqtt.errors import RemoteProtocolError
-from polywire.protocols.mqtt.flows import Receiver
 from polywire.protocols.mqtt.frames import MAX_PACKET, Decoder
 from polywire.protocols.mqtt.greeting import greeting, refusal
 from polywire.protocols.mqtt.keep_alive import KeepAlive
 from polywire.protocols.mqtt.listening import Acknowledgements, Consuming, Listening, Table
-from polywire.protocols.mqtt.packets import (
-    ACCEPTED,
-    Connack,
-    Disconnect,
-    Pingresp,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    Suback,
-    Unsuback,
-    Will,
-)
-from polywire.protocols.mqtt.publications import publications_in
+from polywire.protocols.mqtt.packets import ACCEPTED, Connack, Disconnect, Will
 from polywire.protocols.mqtt.publishing import WINDOW, Publishing
 from polywire.protocols.mqtt.subscribing import Subscribing
 from polywire.protocols.mqtt.writing import encode
 
-BACKOFF: Final = Backoff()
 KEEP_ALIVE: Final = 60
-CLAIM_TIME: Final = 10.0
-"""Seconds in which a program subscribes again to what its remembered session has messages for."""
 
 
 class Client:
@@ -81,15 +63,15 @@ class Client:
         self._link: Link | None = None
         self._connack: asyncio.Future[Connack] | None = None
         self._decoder = Decoder(role="client", max_packet=max_packet)
-        self._receiver = Receiver()
-        self._acknowledgements = Acknowledgements(self._write)
         self._publishing = Publishing(window=window, buffer=buffer)
         self._subscribing = Subscribing(self._publishing, self._write, remembered=not clean_session)
         self._intake = Intake(self._awaiting)
-        self._table = Table(self._intake, self._acknowledgements, self._subscribing.forget)
+        self._table = Table(self._intake, Acknowledgements(self._write), self._subscribing.forget)
         self._keep_alive = KeepAlive(keep_alive, lambda: self._intake.paused)
+        self._arriving = Arriving(
+            self._table, self._publishing, self._subscribing, self._keep_alive, self._write, self._answered
+        )
         self._first = True
-        self._holding: asyncio.TimerHandle | None = None
         self.session_present = False
         """Whether the server remembered this client when it connected last."""
 
@@ -168,8 +150,6 @@ class Client:
         finally:
             link, self._link = self._link, None
             self._keep_alive.stop()
-            if self._holding is not None:
-                self._holding.cancel()
             self._gave_up(self._keeper.closed or Closed("the client was closed"))
             self._intake.attach(None)
             if link is not None:
@@ -183,10 +163,10 @@ class Client:
             items = self._decoder.feed_runs(data, self._table.routes, self._table.resolve)
         except RemoteProtocolError as error:
             for item in error.frames:
-                self._item(item)
+                self._arriving.take(item)
             raise
         for item in items:
-            self._item(item)
+            self._arriving.take(item)
         if self._intake.strained:
             self._intake.decide()
 
@@ -195,7 +175,6 @@ class Client:
         link, self._link = self._link, None
         self._keep_alive.stop()
         self._intake.attach(None)
-        self._acknowledgements.end()
         self._table.end_connection()
         self._subscribing.detach()
         if link is not None:
@@ -224,10 +203,9 @@ class Client:
         except BaseException:
             self._drop(link)
             raise
-        code = answer.return_code
-        if code != ACCEPTED:
+        if answer.return_code != ACCEPTED:
             self._drop(link)
-            raise refusal(code)
+            raise refusal(answer.return_code)
         if self._link is None:
             raise ConnectFailed(str(self.address), "the server hung up at once")
 
@@ -248,11 +226,10 @@ class Client:
         self.session_present = frame.session_present
         resumed = frame.session_present and not self._connect.clean_session
         if not resumed:
-            self._receiver = Receiver()
+            self._arriving.begin_session()
         elif self._first:
             # Its subscriptions were made by an earlier run of this program, which makes them again in a moment.
             self._table.hold()
-            self._holding = asyncio.get_running_loop().call_later(CLAIM_TIME, self._table.hold_no_more)
         self._first = False
         self._publishing.attach(link, resumed=resumed)
         self._subscribing.attach(self._table, resumed=resumed)
@@ -260,41 +237,8 @@ class Client:
         self._intake.attach(link)
         self._keep_alive.start(link)
 
-    def _item(self, item: object) -> None:
-        if isinstance(item, Run):
-            found = publications_in(item.data, item.start, item.end)
-            for ear in self._table.ears(item.route, item.count):
-                if isinstance(ear, Listening):
-                    ear.extend(found, item.end - item.start)
-                else:
-                    for frame in found:
-                        ear.deliver(frame, None)
-        elif isinstance(item, Puback | Pubrec | Pubcomp):
-            self._publishing.acknowledged(item)
-        elif isinstance(item, Publish):
-            self._published(item)
-        elif isinstance(item, Frame):
-            self._seldom(item)
-
-    def _published(self, frame: Publish) -> None:
-        receipt = self._receiver.published(frame)
-        if receipt.reply is None:
-            self._table.deliver(frame, None)
-            return
-        # MQTT-148: acknowledged, whether somebody listens or not.
-        owed = self._acknowledgements.owe(encode(receipt.reply))
-        if receipt.new:
-            self._table.deliver(frame, owed)
-        self._acknowledgements.go_on()
-
-    def _seldom(self, frame: Frame) -> None:
-        if isinstance(frame, Pubrel):
-            self._write(encode(self._receiver.released(frame)))
-        elif isinstance(frame, Suback | Unsuback):
-            self._subscribing.answered(frame, self._table)
-        elif isinstance(frame, Pingresp):
-            self._keep_alive.answered()
-        elif isinstance(frame, Connack) and self._connack is not None and not self._connack.done():
+    def _answered(self, frame: Connack) -> None:
+        if self._connack is not None and not self._connack.done():
             self._established(frame)
             self._connack.set_result(frame)
 

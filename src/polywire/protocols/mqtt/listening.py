@@ -3,6 +3,7 @@
 A server may send a message once for all of a client's subscriptions that match; here it goes to each of them.
 """
 
+import asyncio
 import collections
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from polywire.protocols.mqtt.packets import FAILURE, Publish
 from polywire.protocols.mqtt.topics import matches
 
 ROUTES_KEPT: Final = 4096
+CLAIM_TIME: Final = 10.0
+"""Seconds in which a program subscribes again to what its remembered session has messages for."""
 
 
 class Listening(Inbox[Publish]):
@@ -142,12 +145,13 @@ class Table:
 
     def __init__(self, intake: Intake, acknowledgements: Acknowledgements, unsubscribe: Callable[[str], None]) -> None:
         self.intake: Final = intake
-        self._acknowledgements: Final = acknowledgements
+        self.acknowledgements: Final = acknowledgements
         self._unsubscribe: Final = unsubscribe
         self._ears: Final[dict[str, list[Ear]]] = {}
         self._routes_to: Final[dict[tuple[int, ...], tuple[Ear, ...]]] = {}
         self.routes: Final[dict[bytes, object]] = {}
         self._unclaimed: list[tuple[Publish, Owed | None, Delivery]] | None = None
+        self._holding: asyncio.TimerHandle | None = None
         self.discarded = 0
         """Messages nobody here listens to."""
 
@@ -165,6 +169,7 @@ class Table:
     def hold(self) -> None:
         """Keep what nobody listens to yet: the server knows subscriptions that this program has still to make."""
         self._unclaimed = []
+        self._holding = asyncio.get_running_loop().call_later(CLAIM_TIME, self.hold_no_more)
 
     def hold_no_more(self) -> None:
         """What nobody has claimed is acknowledged and dropped."""
@@ -180,7 +185,7 @@ class Table:
             ears.remove(ear)
             self._forget_routes()
             if isinstance(ear, Consuming):
-                self._acknowledgements.abandon(ear)
+                self.acknowledgements.abandon(ear)
             if not ears:
                 del self._ears[ear.topic_filter]
                 self._unsubscribe(ear.topic_filter)
@@ -221,6 +226,7 @@ class Table:
 
     def end_connection(self) -> None:
         """What was not acknowledged comes again: drop it where a reader would have to do so."""
+        self.acknowledgements.end()
         if self._unclaimed:
             self._unclaimed = []
         for ears in self._ears.values():
@@ -230,6 +236,8 @@ class Table:
 
     def end(self, error: Exception) -> None:
         """There will be no more."""
+        if self._holding is not None:
+            self._holding.cancel()
         for ears in list(self._ears.values()):
             for ear in list(ears):
                 ear.receipt.fail(error)

@@ -18,8 +18,9 @@ from google.protobuf.message import DecodeError, Message
 
 from polywire.client.errors import ClientError, Closed, Timeout
 from polywire.client.opening import Opening
+from polywire.client.receipt import Receipt
 from polywire.protocols.mqtt import client as mqtt
-from polywire.protocols.mqttrpc.descriptors import Method, Service, read_service
+from polywire.protocols.mqttrpc.descriptors import Method, Service, read_service, write_requests
 from polywire.protocols.mqttrpc.errors import RemoteProtocolError, RpcError, retry_at
 from polywire.protocols.mqttrpc.frames import Decoder, Request, Response, encode
 from polywire.protocols.mqttrpc.state import Shape
@@ -83,7 +84,8 @@ class Caller:
         timeout, unit = from_seconds(seconds)
         streams = shape.streams_requests
         first = Request(number, method, b"" if streams else cast("bytes", requests), not streams, timeout, unit)
-        sender: asyncio.Task[None] | None = None
+        sender: asyncio.Future[None] | None = None
+        receipt: Receipt | None = None
         answers: asyncio.Queue[Response | Exception] = asyncio.Queue()
         self._waiting[number] = answers
         due = loop.time() + seconds
@@ -94,13 +96,15 @@ class Caller:
                 )
             else:
                 self._calls.start(first, shape, loop.time())
-                self._publish(first, answers)
+                receipt = self._publish(first)
+                sender = asyncio.create_task(_told(receipt, answers))
             while True:
                 try:
                     async with asyncio.timeout_at(due):
                         answer = await answers.get()
                 except TimeoutError:
-                    raise Timeout(f"the call of {method}", seconds, sent=True) from None  # MQTTRPC-58
+                    sent = receipt is None or receipt.withdraw is None
+                    raise Timeout(f"the call of {method}", seconds, sent=sent) from None  # MQTTRPC-58
                 if isinstance(answer, Exception):
                     raise answer
                 if answer.error_data is not None:
@@ -111,6 +115,8 @@ class Caller:
                 if last:
                     return
         finally:
+            if receipt is not None and receipt.withdraw is not None:
+                receipt.withdraw()  # it waits for a connection still, and nobody for its answer
             if sender is not None:
                 sender.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -137,27 +143,19 @@ class Caller:
                 else:
                     request = Request(number, method, value)
                     self._calls.send(request)
-                await self._publish(request, answers)
+                await self._publish(request)
             if started:
                 end = Request(number, eos=True)
                 self._calls.send(end)
             else:  # MQTTRPC-95: a stream of nothing
                 end = Request(number, method, b"", True, first.timeout, first.timeout_unit)
                 self._calls.start(end, shape, asyncio.get_running_loop().time())
-            await self._publish(end, answers)
+            await self._publish(end)
         except Exception as error:  # noqa: BLE001 - whoever waits for the answer is told
             answers.put_nowait(error)
 
-    def _publish(self, request: Request, answers: "asyncio.Queue[Response | Exception]") -> "asyncio.Future[Any]":
-        receipt = asyncio.ensure_future(_awaited(self._client.publish(self._requests, encode(request), qos=self._qos)))
-
-        def ended(future: "asyncio.Future[Any]") -> None:
-            error = None if future.cancelled() else future.exception()
-            if isinstance(error, Exception):
-                answers.put_nowait(error)
-
-        receipt.add_done_callback(ended)
-        return receipt
+    def _publish(self, request: Request) -> Receipt:
+        return self._client.publish(self._requests, encode(request), qos=self._qos)
 
     async def _read(self, listening: Any) -> None:
         decoder = Decoder()
@@ -234,7 +232,7 @@ class Stub:
         return call
 
     async def _responses(self, method: Method, request: Any, seconds: float | None) -> AsyncGenerator[Message]:
-        given = _written(method, request)
+        given = write_requests(method, request)
         call = self._caller.call(method.name, method.shape, given, self._timeout if seconds is None else seconds)
         async with contextlib.aclosing(call) as answers:
             async for answer in answers:
@@ -279,23 +277,9 @@ def connect(
     return Opening(opened)
 
 
-async def _awaited(receipt: Any) -> Any:
-    return await receipt
-
-
-def _written(method: Method, request: Any) -> AsyncIterable[bytes] | bytes:
-    """What is to be sent, serialized; a message of another type is refused before anything is."""
-
-    def serialized(message: Any) -> bytes:
-        if not isinstance(message, method.request):
-            raise TypeError(f"{method.name} takes {method.request.__name__}, not {type(message).__name__}")
-        return message.SerializeToString()
-
-    if not method.shape.streams_requests:
-        return serialized(request)
-
-    async def each() -> AsyncIterator[bytes]:
-        async for message in request:
-            yield serialized(message)
-
-    return each()
+async def _told(receipt: Receipt, answers: "asyncio.Queue[Response | Exception]") -> None:
+    """Whoever waits for the answer is told where the request can't be sent."""
+    try:
+        await receipt
+    except ClientError as error:
+        answers.put_nowait(error)

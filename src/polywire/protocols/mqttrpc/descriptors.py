@@ -1,7 +1,8 @@
 """What a stub or a server needs to know of a service, read from a module that protoc generated (MQTTRPC-74)."""
 
+from collections.abc import AsyncIterable, AsyncIterator
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
@@ -54,3 +55,21 @@ def _method(descriptor: MethodDescriptor) -> Method:
         GetMessageClass(descriptor.input_type),
         GetMessageClass(descriptor.output_type),
     )
+
+
+def write_requests(method: Method, request: Any) -> AsyncIterable[bytes] | bytes:
+    """What is to be sent, serialized; a message of another type is refused before anything is."""
+
+    def serialized(message: Any) -> bytes:
+        if not isinstance(message, method.request):
+            raise TypeError(f"{method.name} takes {method.request.__name__}, not {type(message).__name__}")
+        return message.SerializeToString()
+
+    if not method.shape.streams_requests:
+        return serialized(request)
+
+    async def each() -> AsyncIterator[bytes]:
+        async for message in request:
+            yield serialized(message)
+
+    return each()
