@@ -97,15 +97,20 @@ class Terminal:
     def __init__(self, command: str, folder: Path, environment: dict[str, str]) -> None:
         self.process = _started(command, folder, environment)
         self.printed = ""
+        self._ended = False
         self._more = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def wait_for(self, pattern: re.Pattern[str], ports: dict[str, str]) -> None:
-        """Wait until it has printed that."""
+        """Wait until it has printed that. What has ended, or takes too long, will not."""
+
+        def came() -> bool:
+            return pattern.search(back(self.printed, ports)) is not None
+
         with self._more:
-            came = self._more.wait_for(lambda: pattern.search(back(self.printed, ports)), SECONDS)
-        assert came, f"did not come: {pattern.pattern}\nprinted was: {back(self.printed, ports)}"
+            self._more.wait_for(lambda: came() or self._ended, SECONDS)
+            assert came(), f"did not come: {pattern.pattern}\nprinted was: {back(self.printed, ports)}"
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Ctrl-C, for the command and what it has started."""
@@ -127,6 +132,9 @@ class Terminal:
             with self._more:
                 self.printed += line
                 self._more.notify_all()
+        with self._more:
+            self._ended = True
+            self._more.notify_all()
 
 
 def _free_ports() -> Iterator[str]:
@@ -146,7 +154,7 @@ def expected(text: str) -> re.Pattern[str]:
 
 
 def back(text: str, ports: dict[str, str]) -> str:
-    """What was printed, with the ports of the page, and without the escapes of a terminal."""
+    """What was printed, with the ports of the page."""
     for port, free in ports.items():
         text = re.sub(rf"\b{free}\b", port, text)
     return text
@@ -186,7 +194,7 @@ class Walk:
             self.terminals[step.name] = self.last
             # It prints nothing before the first message, which a person would not be fast enough to miss.
             while step.text.startswith("polywire sub") and self._subscriptions() <= before:
-                assert self.last.process.poll() is None, self.last.printed
+                assert self.last.process.poll() is None, f"{step.text}{self.last.printed}"
                 time.sleep(0.02)
         elif step.what == "stop":
             self.terminals.pop(step.name).stop()
