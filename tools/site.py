@@ -16,8 +16,8 @@ BESIDE = ("CONTRIBUTING.md", "CHANGELOG.md")
 """Pages that stand beside ``docs/``, where Git hosts look for them."""
 _FENCE = re.compile(r"^(\s*```[a-z]+) .*$", re.MULTILINE)
 _ROW = re.compile(r"^\|.*$", re.MULTILINE)
-_CODE = re.compile(r"`[^`]*`")
-"""A piece of code in a table: on Git hosts a bar in it has to be escaped, here it must not be."""
+_CELL = re.compile(r"`[^`]*`|(?<=\w)<(?=\w)")
+"""What is read differently in a table: a piece of code, and a type such as ``array<binary>``."""
 _RULE = re.compile(r"^(\| *)([A-Z][A-Z0-9]*-\d{2,3})(?= *\|)", re.MULTILINE)
 """A rule's number, which is not to be broken at its hyphen."""
 _OUT = re.compile(r"\]\((?P<up>(?:\.\./)*)(?P<path>(?:examples/[\w./-]+|CONTRIBUTING\.md|CHANGELOG\.md))")
@@ -34,7 +34,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - MkDocs names them
     """The page as MkDocs can read it."""
     markdown = _FENCE.sub(r"\1", markdown)
-    markdown = _ROW.sub(lambda row: _CODE.sub(lambda code: code[0].replace(r"\|", "|"), row[0]), markdown)
+    markdown = _ROW.sub(lambda row: _CELL.sub(_readable, row[0]), markdown)
     markdown = _RULE.sub(r'\1<span class="rule">\2</span>', markdown)
     if page.file.src_uri.startswith("conformance/"):
         page.meta["hide"] = ["toc"]  # one wide table
@@ -43,3 +43,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return re.sub(r"\]\(docs/", "](", markdown)
     # One step up fewer: what stood above docs/ stands in it now.
     return _OUT.sub(lambda link: f"]({link['up'].removeprefix('../')}{link['path']}", markdown)
+
+
+def _readable(found: re.Match[str]) -> str:
+    """On Git hosts a bar in code has to be escaped, here it must not be; and no type is taken for a tag."""
+    return "&lt;" if found[0] == "<" else found[0].replace(r"\|", "|")

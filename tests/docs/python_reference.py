@@ -16,21 +16,25 @@ from tests.docs.signatures import members, signature
 
 PAGES = {
     "polywire": (
-        "The package",
+        "polywire",
         "What most programs need: [clients](../../clients.md) tells how it is used.",
         ["polywire"],
     ),
     "bus": (
-        "Streams and queues",
-        "What `Bus` gives.",
-        ["polywire.client.bus:Stream,Queue", "polywire.client.adapter:Service"],
+        "Streams, queues, services",
+        "What `Bus` gives, and TLS for servers of one's own.",
+        ["polywire.client.bus:Stream,Queue", "polywire.client.adapter:Service", "polywire.client.tls:server_context"],
     ),
     "sync": (
         "polywire.sync",
         "The same for scripts and notebooks: [how it is used](../../clients.md#scripts-and-notebooks).",
         ["polywire.sync:connect,Bus,Messages,Jobs,Serving"],
     ),
-    "journal": ("polywire.journal", "[The journal](../../journal.md) tells what is in it.", ["polywire.journal"]),
+    "journal": (
+        "polywire.journal",
+        "[The journal](../../journal.md) tells what is in it.",
+        ["polywire.journal", "polywire.journal.readers:NamedReaders", "polywire.journal.verify:verify"],
+    ),
     "pipeline": (
         "polywire.pipeline",
         "[The pipeline](../../pipeline.md) tells how it is used.",

@@ -65,3 +65,9 @@ def test_no_link_is_dead_on_a_git_host(page: Path) -> None:
         assert target.is_relative_to(ROOT), link
         if anchor:
             assert anchor in _anchors(target), link
+
+
+def test_a_type_in_a_table_is_not_taken_for_a_tag_nor_a_bar_for_the_end_of_a_cell(site: Path) -> None:
+    assert "<td>array&lt;binary&gt;</td>" in (site / "pipeline.html").read_text(encoding="utf-8")
+    commands = (site / "reference" / "commands.html").read_text(encoding="utf-8")
+    assert "<code>WHAT &lt;pubsub|publish|call&gt;</code>" in commands

@@ -14,6 +14,7 @@ Default ports are replaced by free ones, in all of it, and back again in what is
 """
 
 import os
+import random
 import re
 import shutil
 import signal
@@ -76,30 +77,40 @@ def steps(page: Path) -> Iterator[Step]:
             yield Step("terminal" if name else "command", name, found["text"], int(words.get("exit", 0)))
 
 
+def _started(command: str, folder: Path, environment: dict[str, str]) -> "subprocess.Popen[str]":
+    """A shell with the command, in a group of processes of its own."""
+    return subprocess.Popen(  # noqa: S603 - our own documentation
+        [*LINE_BY_LINE, "/bin/sh", "-eu", "-c", command],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
 class Terminal:
     """A command that goes on running, and what it has printed so far."""
 
     def __init__(self, command: str, folder: Path, environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(  # noqa: S603 - our own documentation
-            [*LINE_BY_LINE, "/bin/sh", "-eu", "-c", command],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        self.process = _started(command, folder, environment)
         self.printed = ""
+        self._ended = False
         self._more = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def wait_for(self, pattern: re.Pattern[str], ports: dict[str, str]) -> None:
-        """Wait until it has printed that."""
+        """Wait until it has printed that. What has ended, or takes too long, will not."""
+
+        def came() -> bool:
+            return pattern.search(back(self.printed, ports)) is not None
+
         with self._more:
-            came = self._more.wait_for(lambda: pattern.search(back(self.printed, ports)), SECONDS)
-        assert came, f"did not come: {pattern.pattern}\nprinted was: {back(self.printed, ports)}"
+            self._more.wait_for(lambda: came() or self._ended, SECONDS)
+            assert came(), f"did not come: {pattern.pattern}\nprinted was: {back(self.printed, ports)}"
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Ctrl-C, for the command and what it has started."""
@@ -121,6 +132,19 @@ class Terminal:
             with self._more:
                 self.printed += line
                 self._more.notify_all()
+        with self._more:
+            self._ended = True
+            self._more.notify_all()
+
+
+def _free_ports() -> Iterator[str]:
+    """Ports nobody listens on, below those that the system gives to outgoing connections meanwhile."""
+    for port in random.sample(range(20000, 32000), 12000):
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        yield str(port)
 
 
 def expected(text: str) -> re.Pattern[str]:
@@ -130,7 +154,7 @@ def expected(text: str) -> re.Pattern[str]:
 
 
 def back(text: str, ports: dict[str, str]) -> str:
-    """What was printed, with the ports of the page, and without the escapes of a terminal."""
+    """What was printed, with the ports of the page."""
     for port, free in ports.items():
         text = re.sub(rf"\b{free}\b", port, text)
     return text
@@ -146,10 +170,7 @@ class Walk:
     last: str | Terminal = ""
 
     def __enter__(self) -> Self:
-        taken = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
-        self.ports = {port: str(each.getsockname()[1]) for port, each in zip(PORTS, taken, strict=True)}
-        for each in taken:
-            each.close()
+        self.ports = dict(zip(PORTS, _free_ports(), strict=False))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -164,31 +185,32 @@ class Walk:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         elif step.what == "command":
-            done = subprocess.run(  # noqa: S603 - our own documentation
-                ["/bin/sh", "-eu", "-c", self._on_free_ports(text)],
-                cwd=self.folder,
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=SECONDS,
-                check=False,
-            )
-            assert done.returncode == step.code, f"{step.text}{done.stdout}"
-            self.last = done.stdout
+            code, printed = self._run(self._on_free_ports(text))
+            assert code == step.code, f"{step.text}{printed}"
+            self.last = printed
         elif step.what == "terminal":
             before = self._subscriptions()
             self.last = Terminal(f"exec {self._on_free_ports(text)}", self.folder, self._environment())
             self.terminals[step.name] = self.last
             # It prints nothing before the first message, which a person would not be fast enough to miss.
             while step.text.startswith("polywire sub") and self._subscriptions() <= before:
-                assert self.last.process.poll() is None, self.last.printed
+                assert self.last.process.poll() is None, f"{step.text}{self.last.printed}"
                 time.sleep(0.02)
         elif step.what == "stop":
             self.terminals.pop(step.name).stop()
         else:
             self._compare(self.terminals[step.name] if step.name else self.last, step.text)
+
+    def _run(self, command: str) -> tuple[int, str]:
+        """Wait for a command. Where it takes too long, what it has started ends with it."""
+        with _started(command, self.folder, self._environment()) as process:
+            try:
+                printed, _ = process.communicate(timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                printed, _ = process.communicate()
+                raise AssertionError(f"took longer than {SECONDS} s: {command}{printed}") from None
+        return process.returncode, printed
 
     def _compare(self, printing: str | Terminal, text: str) -> None:
         if isinstance(printing, Terminal):
