@@ -38,13 +38,13 @@ def _found(name: str) -> bool:
     return shutil.which(name) is not None or shutil.which(name, path="/usr/sbin") is not None
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", WITHOUT_SPARK, ids=lambda page: page.relative_to(DOCS).as_posix())
 def test_a_page_works_as_it_is_written(page: Path, tmp_path: Path) -> None:
     _walk(page, tmp_path)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("page", WITH_SPARK, ids=lambda page: page.relative_to(DOCS).as_posix())
 def test_a_page_that_starts_spark_works_as_it_is_written(page: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-SECONDS = 240.0
+SECONDS = 400.0
 LISTEN = {
     "http": "http://127.0.0.1:7100",
     "umq": "ws://127.0.0.1:7101/umq",
