@@ -11,8 +11,8 @@ from polywire.journal.splits import Split
 from polywire.pipeline.errors import DataLossError
 from polywire.pipeline.offsets import Place
 
-LEAST_ROWS: Final = 25_000
-"""A task costs some milliseconds: fewer rows are not worth one of their own."""
+LEAST_ROWS: Final = 100_000
+"""A task costs some milliseconds, and some more for each file it writes: fewer rows are not worth one of their own."""
 
 TASKS: Final = 8
 """How many tasks a step is cut into where it has rows enough: a few for each core of a small machine."""
