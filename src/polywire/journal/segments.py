@@ -10,7 +10,6 @@ PARQUET: Final = "parquet"
 INDEX: Final = "index"
 STATE: Final = "state"
 LOCK_NAME: Final = "lock"
-READERS_NAME: Final = "readers"
 
 _DIGITS: Final = 20
 
