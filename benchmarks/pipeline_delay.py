@@ -17,7 +17,9 @@ ROWS = 100
 EVERY = 0.1
 LOOK = 0.05
 WARM = 10.0
-"""Seconds at the start that do not count: the first steps load what later ones have."""
+"""Seconds after the first row is seen that do not count: the first steps load what later ones have."""
+PATIENCE = 120.0
+"""Seconds to wait for the first row, and for the last."""
 
 
 def delays(spark: SparkSession, folder: Path, seconds: float) -> list[float]:
@@ -33,14 +35,12 @@ def delays(spark: SparkSession, folder: Path, seconds: float) -> list[float]:
         writer = threading.Thread(target=_write, args=(log, written, done))
         writer.start()
         try:
-            seen = _watch(folder / "lake" / "messages", written, seconds + WARM)
+            return _watch(folder / "lake" / "messages", written, seconds)
         finally:
             done.set()
             writer.join()
             runner.stop()
             following.join()
-    begin = min(written.values()) + WARM
-    return [seen[offset] - at for offset, at in written.items() if offset in seen and at > begin]
 
 
 def _write(log: Log, written: dict[int, float], done: threading.Event) -> None:
@@ -50,20 +50,31 @@ def _write(log: Log, written: dict[int, float], done: threading.Event) -> None:
         written[first] = time.monotonic()
 
 
-def _watch(table: Path, written: dict[int, float], seconds: float) -> dict[int, float]:
-    """When each row was first seen: only files that came since the last look are opened."""
+def _watch(table: Path, written: dict[int, float], seconds: float) -> list[float]:
+    """The delays of the rows that were written in so many seconds; one that never comes is late for ever."""
     seen: dict[int, float] = {}
     known: set[Path] = set()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    begin = float("inf")
+    limit = time.monotonic() + PATIENCE
+    while (now := time.monotonic()) < limit:
+        # Only files that came since the last look are opened.
         new = [path for path in table.rglob("*.parquet") if path not in known] if table.is_dir() else []
-        now = time.monotonic()
         for path in new:
             offsets = ds.dataset(path).to_table(columns=["offset"]).column("offset").to_pylist()
             seen.update({offset: now for offset in offsets if offset in written and offset not in seen})
         known.update(new)
+        if seen and begin == float("inf"):
+            begin = now + WARM
+            limit = begin + seconds + PATIENCE
+        if now > begin + seconds and all(offset in seen for offset in _counted(written, begin, seconds)):
+            break
         time.sleep(LOOK)
-    return seen
+    counted = _counted(written, begin, seconds)
+    return [seen.get(offset, float("inf")) - at for offset, at in counted.items()]
+
+
+def _counted(written: dict[int, float], begin: float, seconds: float) -> dict[int, float]:
+    return {offset: at for offset, at in written.copy().items() if begin < at <= begin + seconds}
 
 
 def _now() -> int:
