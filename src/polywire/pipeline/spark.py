@@ -41,8 +41,6 @@ SETTINGS: Final = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # All tables together are more pieces of code than the usual 100: each step would compile them all anew.
     "spark.sql.codegen.cache.maxEntries": "2000",
-    # So many partitions of the lake are written at once before rows have to be sorted for it.
-    "spark.sql.maxConcurrentOutputFileWriters": "32",
     # A micro-batch is held for a second or two while its tables are written.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.parquet.compression.codec": "zstd",

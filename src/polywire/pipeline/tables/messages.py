@@ -23,6 +23,8 @@ from polywire.pipeline.table import Table
 from polywire.pipeline.tables.kinds import has_flag, is_message, protocol
 from polywire.pipeline.tables.moments import day_of
 
+HEADERS: Final = MapType(StringType(), StringType())
+
 SCHEMA: Final = StructType(
     [
         StructField("day", DateType()),
@@ -36,7 +38,7 @@ SCHEMA: Final = StructType(
         StructField("channel", StringType()),
         StructField("correlation", StringType()),
         StructField("content_type", StringType()),
-        StructField("headers", MapType(StringType(), StringType())),
+        StructField("headers", HEADERS),
         StructField("text", StringType()),
         StructField("body", BinaryType()),
         StructField("attachments", ArrayType(BinaryType())),
@@ -68,7 +70,8 @@ def messages(rows: DataFrame) -> DataFrame:
             "channel",
             "correlation",
             "content_type",
-            sf.from_json("headers", MapType(StringType(), StringType())).alias("headers"),
+            # Most rows have none, and parsing nothing takes its time too.
+            sf.when(sf.col("headers").isNotNull(), sf.from_json("headers", HEADERS)).alias("headers"),
             "text",
             sf.when(sf.col("text").isNull(), sf.col("body")).alias("body"),
             "attachments",
