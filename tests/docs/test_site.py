@@ -68,6 +68,6 @@ def test_no_link_is_dead_on_a_git_host(page: Path) -> None:
 
 
 def test_a_type_in_a_table_is_not_taken_for_a_tag_nor_a_bar_for_the_end_of_a_cell(site: Path) -> None:
-    assert "<td>array&lt;binary&gt;</td>" in (site / "pipeline.html").read_text(encoding="utf-8")
+    assert "<td><code>array&lt;binary&gt;</code></td>" in (site / "pipeline.html").read_text(encoding="utf-8")
     commands = (site / "reference" / "commands.html").read_text(encoding="utf-8")
     assert "<code>WHAT &lt;pubsub|publish|call&gt;</code>" in commands
