@@ -16,7 +16,7 @@ def test_every_column_is_described_with_its_type(name: str) -> None:
     page = PAGE.read_text(encoding="utf-8")
     section = page[page.index(f"### `{name}`") :]
     section = re.split(r"\n##", section[3:], maxsplit=1)[0]
-    described = re.findall(r"^\| `(\w+)` \| (\S+) \| \S", section, re.MULTILINE)
+    described = re.findall(r"^\| `(\w+)` \| `?([^\s`]+)`? \| \S", section, re.MULTILINE)
     schema = TABLES[name].schema
     assert schema is not None
     assert described == [(field.name, field.dataType.simpleString()) for field in schema]
