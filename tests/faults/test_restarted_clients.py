@@ -138,7 +138,8 @@ async def conversation(hub: Restarting, how: signal.Signals) -> dict[str, Talk]:
             readers.create_task(collect(queue, lambda _, talk=talk: talk.taken))  # type: ignore[misc] # as above
         async with asyncio.TaskGroup() as publishers:
             for protocol, talk in talks.items():
-                bus = await stack.enter_async_context(hub.bus(protocol, qos=2))
+                # With QoS 2 each message counts once only where the hub remembers its publisher.
+                bus = await stack.enter_async_context(hub.bus(protocol, f"publisher-{protocol}", qos=2))
                 publishers.create_task(publish(bus, protocol, talk, stop))
             await until(lambda: all(talk.going(0) for talk in talks.values()))
             for _ in range(RESTARTS):
