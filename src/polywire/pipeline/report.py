@@ -147,7 +147,7 @@ def _sessions(data: ReportData) -> str:
         },
     )
     chart = stacked(data.times, series, "sessions") if series else ""
-    return _section("Sessions", ("Sessions at once, by protocol", chart), ("By protocol", table))
+    return _section("Sessions", ("Sessions that were open, by protocol", chart), ("By protocol", table))
 
 
 def _colour(protocol: str) -> int:
@@ -156,7 +156,7 @@ def _colour(protocol: str) -> int:
 
 
 def _running(data: ReportData, protocol: str) -> list[float | None]:
-    """How many sessions of a protocol there are at each point in time."""
+    """How many sessions of a protocol were open in each stretch of time."""
     changes: dict[Any, float] = {}
     before = 0.0
     for row in data.sessions:

@@ -127,9 +127,10 @@ def _why(faults: DataFrame) -> DataFrame:
 
 
 def _at_once(sessions: DataFrame, minutes: int) -> DataFrame:
-    """How many sessions there were at each point in time, by protocol."""
+    """By how many the sessions open in each stretch of time change, by protocol: each counts where it ended, too."""
     came = sessions.select("protocol", _bin("connected", minutes), sf.lit(1).alias("change"))
-    left = sessions.filter("ended is not null").select("protocol", _bin("ended", minutes), sf.lit(-1).alias("change"))
+    ended = sessions.filter("ended is not null")
+    left = ended.select("protocol", _bin("ended", minutes, 1), sf.lit(-1).alias("change"))
     return came.unionByName(left).groupBy("time", "protocol").agg(_sum("change"))
 
 
@@ -153,10 +154,10 @@ def _sum(name: str) -> Column:
     return sf.sum(name).alias(name)
 
 
-def _bin(name: str, minutes: int) -> Column:
-    """The point in time a moment belongs to."""
+def _bin(name: str, minutes: int, later: int = 0) -> Column:
+    """The stretch of time a moment belongs to, or one so many ``later``."""
     width = minutes * 60
-    return sf.timestamp_seconds(sf.floor(sf.unix_seconds(name) / width) * width).alias("time")
+    return sf.timestamp_seconds((sf.floor(sf.unix_seconds(name) / width) + later) * width).alias("time")
 
 
 def _times(first: datetime, last: datetime, minutes: int) -> list[datetime]:
