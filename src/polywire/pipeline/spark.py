@@ -39,6 +39,8 @@ SETTINGS: Final = {
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
     "spark.sql.streaming.stateStore.providerClass": STORE,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Each step is many small jobs. To plan them anew while they run takes longer than it saves.
+    "spark.sql.adaptive.enabled": "false",
     # All tables together are more pieces of code than the usual 100: each step would compile them all anew.
     "spark.sql.codegen.cache.maxEntries": "2000",
     # A micro-batch is held for a second or two while its tables are written.
