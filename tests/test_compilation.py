@@ -11,6 +11,16 @@ from polywire.compilation import HOT_MODULES, pure_wanted
 from polywire.protocols.fmqp import Publication
 
 SCRIPT = "import polywire; print(sorted(set(polywire.compiled().values())))"
+DEEP = """
+from polywire.hub.message import Message
+from polywire.hub.trie import Trie
+from polywire.protocols.fmqp import Publication
+trie, nest = Trie(), []
+trie.add("/".join(["level"] * 1000), Message("a", b"x"))
+for _ in range(1000):
+    nest = [nest, Message("a", b"x"), Publication("a", b"x")]
+del trie, nest
+"""
 
 
 def test_every_hot_module_is_told_of() -> None:
@@ -41,3 +51,11 @@ def test_compiled_frames_refuse_to_change() -> None:
         with pytest.raises(AttributeError):
             frame.topic = "b"  # type: ignore[misc]
     assert frame == Publication("a", b"x")
+
+
+def test_what_is_nested_deeply_ends_without_harm() -> None:
+    environment = {**os.environ, "PYTHONMALLOC": "debug"}  # anything written outside an object's own memory is found
+    done = subprocess.run(  # noqa: S603 - our own interpreter, our own words
+        [sys.executable, "-c", DEEP], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
