@@ -208,8 +208,20 @@ def test_a_segment_that_was_ended_before_the_next_was_made_is_left_alone(journal
     assert (journal / ARROW).read_bytes() == whole
 
 
-def test_batches_behind_a_damaged_head_are_not_thrown_away(journal: Path) -> None:
-    flip(journal / ARROW, 100)
+def test_a_damaged_head_is_made_again_and_the_segment_goes_on(journal: Path) -> None:
+    whole = (journal / ARROW).read_bytes()
+    for position in (0, 5, 100, 700, 1387, 2000):
+        flip(journal / ARROW, position, 1)
+        with Log(journal, node=NODE) as log:
+            assert (log.next_offset, log.segment_offset, log.recovery.octets) == (9, 0, 0)
+            assert "damaged from 0 to" in str(log.recovery)
+            assert "the head was written anew" in str(log.recovery)
+        assert (journal / ARROW).read_bytes() == whole
+
+
+def test_batches_behind_a_head_that_is_lost_are_not_thrown_away(journal: Path) -> None:
+    with (journal / ARROW).open("r+b") as file:
+        file.write(bytes(512))
     whole = (journal / ARROW).read_bytes()
     with Log(journal, node=NODE) as log:
         assert (log.next_offset, log.segment_offset) == (9, 9)

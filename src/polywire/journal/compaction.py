@@ -26,8 +26,8 @@ from pyarrow import ipc
 from polywire.journal.active import FILE_MODE
 from polywire.journal.errors import CorruptBatch, JournalError
 from polywire.journal.framing import BadMessage
-from polywire.journal.head import read_head
 from polywire.journal.index import read_index
+from polywire.journal.lost_head import find_head, write_head
 from polywire.journal.schema import SCHEMA
 from polywire.journal.segments import ARROW, INDEX, PARQUET, choose_segments, parse_name, segment_name, sync_folder
 from polywire.journal.survey import survey
@@ -117,16 +117,18 @@ def _check(source: Path, first_offset: int) -> tuple[int, int]:
     with source.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as octets:
         try:
             with memoryview(octets) as view:
-                head = len(read_head(view))
+                head = find_head(view)
         except BadMessage as error:
             raise CorruptBatch(source.name, 0, error.reason) from error
         try:
             entries = read_index(source.with_suffix(f".{INDEX}").read_bytes()) or []
         except FileNotFoundError:
             entries = []
-        found = survey(octets, head, entries, first_offset=first_offset)
+        found = survey(octets, len(head), entries, first_offset=first_offset)
     if found.holes:
         raise CorruptBatch(source.name, found.holes[0].position, found.holes[0].reason)
+    if head.damage:
+        write_head(source, head)
     if not found.batches:
         return 0, 0
     return sum(batch.rows for batch in found.batches), found.batches[-1].end_offset

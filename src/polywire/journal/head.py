@@ -3,8 +3,8 @@
 It is written once, and carries its own CRC in the schema's metadata, by the same rule as a batch does.
 """
 
+import dataclasses
 import functools
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -34,13 +34,17 @@ SEGMENT_SCHEMA: Final[Any] = SCHEMA.with_metadata({**SCHEMA.metadata, HEAD_KEY: 
 """The columns, with room for the CRC."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Head:
-    """The octets of a segment before its first batch, and the schema and node in them."""
+    """The octets of a segment before its first batch, and the schema and node in them.
+
+    ``damage`` is what is wrong with the octets in the file where they are not these.
+    """
 
     octets: bytes
     schema: Any
     node: str
+    damage: str = dataclasses.field(default="", compare=False)
 
     def __len__(self) -> int:
         return len(self.octets)

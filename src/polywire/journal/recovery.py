@@ -14,8 +14,9 @@ from typing import Final
 
 from polywire.journal.entries import entries_of
 from polywire.journal.framing import BadMessage
-from polywire.journal.head import Head, read_head
+from polywire.journal.head import Head
 from polywire.journal.index import Entry, index_octets, read_index
+from polywire.journal.lost_head import find_head, write_head
 from polywire.journal.parquet import parquet_end_offset
 from polywire.journal.segments import ARROW, INDEX, PARQUET, choose_segments, segment_name, sync_folder
 from polywire.journal.survey import Hole, Survey, survey
@@ -105,6 +106,8 @@ class _Tail:
             if head is None:
                 return self._leave(reason, found) if found.batches else self._begin_anew(size, reason)
             entries = entries_of(found, known or [], head, octets)
+        if head.damage:
+            write_head(self._path, head)
         end = found.batches[-1].end if found.batches else start
         next_offset = max([self._first_offset, *(entry.end_offset for entry in [*entries, *(known or [])])])
         tail = [hole for hole in found.holes if hole.position >= end]
@@ -121,7 +124,7 @@ class _Tail:
             safe_rows=sum(entry.rows for entry in lost),
             kept=kept,
             reason=tail[0].reason if tail else "",
-            damage=tuple(hole for hole in found.holes if hole.position < end),
+            damage=(*_mended(head), *(hole for hole in found.holes if hole.position < end)),
             index_rebuilt=rebuilt,
         )
         return Recovered(next_offset, self._first_offset, head, end, entries, found.ended and not tail, report)
@@ -168,9 +171,13 @@ class _Tail:
 def _head_of(octets: mmap.mmap | bytes) -> tuple[Head | None, str]:
     with memoryview(octets) as data:
         try:
-            return read_head(data), ""
+            return find_head(data), ""
         except BadMessage as error:
             return None, error.reason
+
+
+def _mended(head: Head) -> list[Hole]:
+    return [Hole(0, len(head), f"{head.damage}; the head was written anew")] if head.damage else []
 
 
 def _rows(holes: list[Hole]) -> int | None:

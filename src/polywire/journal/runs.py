@@ -13,8 +13,9 @@ from pyarrow import ipc
 from polywire.journal.errors import CorruptBatch
 from polywire.journal.framing import BadMessage, check_known
 from polywire.journal.gaps import settle
-from polywire.journal.head import MAX_HEAD, Head, read_head
+from polywire.journal.head import MAX_HEAD, Head
 from polywire.journal.index import Entry
+from polywire.journal.lost_head import find_head
 from polywire.journal.query import Query
 from polywire.journal.schema import SCHEMA
 
@@ -41,9 +42,9 @@ def runs_of(items: Iterable[Entry | CorruptBatch]) -> Iterator[list[Entry] | Cor
 
 
 def load_head(file: Any, name: str) -> Head:
-    """The head of a segment that is open; ``CorruptBatch`` where it can't be read."""
+    """The head of a segment that is open; ``CorruptBatch`` where it can be neither read nor made again."""
     try:
-        return read_head(memoryview(file.read_at(min(MAX_HEAD, file.size()), 0)))
+        return find_head(memoryview(file.read_at(min(MAX_HEAD, file.size()), 0)))
     except BadMessage as error:
         raise CorruptBatch(name, 0, f"no batch can be decoded: {error.reason}") from error
 

@@ -102,6 +102,8 @@ def _verify_arrow(storage: Storage, file: SegmentFile, size: int, behind: int | 
             rows = None if behind is None else behind - file.first_offset
             found.findings.append(Finding(DAMAGE, 0, error.reason, file.first_offset, rows))
             return found
+    if head.damage:
+        found.findings.append(Finding(NOTE, 0, f"{head.damage}; polywire reads it all the same"))
     if known is None:
         found.findings.append(Finding(NOTE, 0, "it has no index, or a bad one"))
     seen = survey(octets, len(head), known or (), first_offset=file.first_offset)
