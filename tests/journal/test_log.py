@@ -111,6 +111,21 @@ def test_a_full_segment_is_ended_and_the_next_begins_where_it_ended(tmp_path: Pa
     assert ends == [True, True, False]
 
 
+def test_a_segment_takes_rows_of_so_many_seconds_also_after_a_restart(tmp_path: Path) -> None:
+    with Log(tmp_path, node=NODE, segment_seconds=5) as log:  # a row a second
+        log.append(rows(0, 3), state=False)
+        log.append(rows(3, 2), state=False)
+        assert log.segment_offset == 0
+    with Log(tmp_path, node=NODE, segment_seconds=5) as log:
+        assert log.segment_offset == 0
+        log.append(rows(5, 1), state=False)
+        assert log.segment_offset == 5
+        log.append(rows(6, 9), state=False)
+        assert log.segment_offset == 6
+        log.append(rows(15, 1), state=False)
+        assert log.segment_offset == 15
+
+
 def test_a_segment_can_be_ended_early_unless_it_is_empty(tmp_path: Path) -> None:
     with Log(tmp_path, node=NODE) as log:
         assert not log.roll()

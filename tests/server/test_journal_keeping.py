@@ -8,9 +8,16 @@ from pathlib import Path
 
 import polywire
 from polywire import journal
+from polywire.server.journal_keeper import segment_seconds
 from tests.hub_process import HubProcess, running_hub
 
 SMALL = ("journal.segment_size=16 KiB", "journal.keep_size=64 KiB")
+
+
+def test_files_hold_a_tenth_of_the_time_that_rows_are_kept() -> None:
+    assert segment_seconds(0) == 0  # kept for ever: only the size counts
+    assert segment_seconds(30 * 86400) == 3 * 86400
+    assert segment_seconds(1) == 60
 
 
 def url(hub: HubProcess) -> str:

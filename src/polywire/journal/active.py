@@ -22,16 +22,18 @@ class ActiveSegment:
     """The two open files. ``sync`` is whether a batch has to be on the disk before it counts as written."""
 
     def __init__(
-        self, folder: Path, first_offset: int, data: int, index: int, *, size: int, entries: int, sync: bool
+        self, folder: Path, first_offset: int, data: int, index: int, *, size: int, entries: list[Entry], sync: bool
     ) -> None:
         self.name: Final = segment_name(first_offset, ARROW)
         self.first_offset: Final = first_offset
         self.size = size
+        self.begun: int | None = entries[0].min_ts if entries else None
+        """The time of its first batch; None where it has no batch yet."""
         self.ended = False
         self._folder: Final = folder
         self._data: Final = data
         self._index: Final = index
-        self._index_size = len(MAGIC) + entries * ENTRY_OCTETS
+        self._index_size = len(MAGIC) + len(entries) * ENTRY_OCTETS
         self._sync: Final = sync
         self._leftovers = False
 
@@ -54,10 +56,10 @@ class ActiveSegment:
                 with contextlib.suppress(OSError):
                     (folder / segment_name(first_offset, suffix)).unlink()
             raise
-        return cls(folder, first_offset, *opened, size=len(head), entries=0, sync=sync)
+        return cls(folder, first_offset, *opened, size=len(head), entries=[], sync=sync)
 
     @classmethod
-    def resume(cls, folder: Path, first_offset: int, *, size: int, entries: int, sync: bool) -> Self:
+    def resume(cls, folder: Path, first_offset: int, *, size: int, entries: list[Entry], sync: bool) -> Self:
         """Go on behind the last good batch of a segment that recovery has put in order."""
         data = os.open(folder / segment_name(first_offset, ARROW), os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -67,11 +69,6 @@ class ActiveSegment:
             os.close(data)
             raise
         return cls(folder, first_offset, data, index, size=size, entries=entries, sync=sync)
-
-    @property
-    def empty(self) -> bool:
-        """Whether it has no batch yet."""
-        return self._index_size == len(MAGIC)
 
     def append(self, octets: memoryview, entry: Entry) -> None:
         """Write a batch, make it safe, and only then let readers know."""
@@ -89,6 +86,8 @@ class ActiveSegment:
         self._leftovers = False
         self.size += len(octets)
         self._index_size += ENTRY_OCTETS
+        if self.begun is None:
+            self.begun = entry.min_ts
 
     def end(self) -> None:
         """Mark the end of the stream: no batch follows."""

@@ -26,12 +26,23 @@ class Log:
     ``fsync`` is ``"os"`` where the operating system decides when data reaches the disk; with the other modes it is
     there before ``append`` returns. ``recovery`` tells what was found, and mended, at start.
 
+    A segment is ended when it has ``segment_octets``, or when rows come that are ``segment_seconds`` (0: never) later
+    than its first ones.
+
     ``on_roll`` is told the first offset of each new segment when the one before it is complete, and before anything is
     written to the new one; what it raises comes out of ``append``, which can then be tried again without it being
     called a second time.
     """
 
-    def __init__(self, path: Path, *, node: str, fsync: str = "group", segment_octets: int = SEGMENT_OCTETS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        node: str,
+        fsync: str = "group",
+        segment_octets: int = SEGMENT_OCTETS,
+        segment_seconds: float = 0.0,
+    ) -> None:
         if fsync not in FSYNC_MODES:
             raise ValueError(f"fsync is one of {', '.join(FSYNC_MODES)}, not {fsync!r}")
         path.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -40,6 +51,7 @@ class Log:
         self.on_roll: Callable[[int], None] | None = None
         self._sync: Final = fsync != "os"
         self._segment_octets: Final = segment_octets
+        self._segment_time: Final = round(segment_seconds * 1_000_000)
         self._encoder: Final = BatchEncoder(node)
         self._head: Final = make_head(node)
         self._lock: Final = WriterLock(path, node)
@@ -82,9 +94,9 @@ class Log:
         if first < self._next_offset or offsets[rows - 1].as_py() != first + rows - 1:
             raise ValueError(f"the rows' offsets are to be consecutive from {self._next_offset} on, not from {first}")
         encoded = self._encoder.encode(batch, first)
-        if self._active.ended or (self._active.size >= self._segment_octets and not self._active.empty):
-            self._roll(first)
         times = pc.min_max(batch.column(1).view("int64"))
+        if self._active.ended or self._full(times["max"].as_py()):
+            self._roll(first)
         entry = Entry(
             first,
             rows,
@@ -100,7 +112,7 @@ class Log:
 
     def roll(self) -> bool:
         """End the active segment, so that it can be compacted or removed. Returns whether there was anything in it."""
-        if self._active.empty:
+        if self._active.begun is None:
             return False
         self._roll(self._next_offset)
         return True
@@ -123,7 +135,7 @@ class Log:
             and (recovered.entries or recovered.head == self._head)
         ):
             active = ActiveSegment.resume(
-                self.path, first_offset, size=recovered.size, entries=len(recovered.entries), sync=self._sync
+                self.path, first_offset, size=recovered.size, entries=recovered.entries, sync=self._sync
             )
             active.ended = recovered.ended
             if not active.ended and recovered.head == self._head:
@@ -131,6 +143,13 @@ class Log:
             active.end()
             active.close()
         return ActiveSegment.create(self.path, self._next_offset, self._head, sync=self._sync)
+
+    def _full(self, time: int) -> bool:
+        """Whether rows of this time belong into the next segment."""
+        begun = self._active.begun
+        if begun is None:
+            return False
+        return self._active.size >= self._segment_octets or 0 < self._segment_time <= time - begun
 
     def _roll(self, first_offset: int) -> None:
         self._active.end()

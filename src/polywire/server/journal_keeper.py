@@ -18,6 +18,11 @@ from polywire.server.restoring import restore
 SNAPSHOT_AFTER = 50_000
 """Rows of state that a start may have to look at before it leaves a snapshot for the next one."""
 
+FILES_OF_KEEP_TIME = 10
+"""Into how many files at least the rows of ``keep_time`` go."""
+
+LEAST_SEGMENT_SECONDS = 60.0
+
 log = logging.getLogger("polywire.journal")
 
 
@@ -29,7 +34,13 @@ class JournalKeeper:
         self._folder = config.path
         self._gate = gate
         self._rolled: int | None = None
-        journal = Log(config.path, node=node, fsync=config.fsync, segment_octets=config.segment_size)
+        journal = Log(
+            config.path,
+            node=node,
+            fsync=config.fsync,
+            segment_octets=config.segment_size,
+            segment_seconds=segment_seconds(config.keep_time),
+        )
         _tell(journal.recovery)
         try:
             state = state_of(config.path, to_offset=journal.next_offset)
@@ -66,6 +77,11 @@ class JournalKeeper:
             save(self._folder, state_of(self._folder, to_offset=rolled))
             if self._rolled == rolled:
                 self._rolled = None
+
+
+def segment_seconds(keep_time: float) -> float:
+    """How long rows go into one file. Whole files are deleted, so that is how much too old some rows may become."""
+    return max(keep_time / FILES_OF_KEEP_TIME, LEAST_SEGMENT_SECONDS) if keep_time else 0.0
 
 
 def _tell(recovery: RecoveryReport) -> None:
