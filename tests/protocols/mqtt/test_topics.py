@@ -4,17 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polywire.hub.channels import ANY, REST, from_mqtt
+from polywire.hub import channels
+from polywire.hub.channels import ANY, REST, from_mqtt, from_stars, to_stars
 from polywire.hub.trie import Trie
 from polywire.protocols.mqtt.topics import (
     filter_problem,
     matches,
     name_for,
     name_problem,
-    pattern_is_exact,
     plain_name,
     text_problem,
-    to_pattern,
 )
 from tests.protocols.mqtt.strategies import filters, names
 
@@ -169,44 +168,33 @@ def test_ill_formed_utf8_is_no_string(raw: bytes) -> None:
     [("a/+/b", "a/*/b"), ("a/#", "a/**"), ("#", "**"), ("+/+", "*/*"), ("a/b", "a/b"), ("/+", "/*"), ("/", "/")],
 )
 def test_wildcards_become_the_hubs(topic_filter: str, pattern: str) -> None:
-    assert to_pattern(topic_filter) == pattern
+    assert from_mqtt(topic_filter) == from_stars(pattern)
+    assert to_stars(from_mqtt(topic_filter)) == pattern
 
 
 @pytest.mark.rule("MQTT-191")
 @pytest.mark.parametrize(
-    ("topic_filter", "exact"),
+    ("topic_filter", "name", "matched"),
     [
-        ("a/+/b", True),
-        ("$SYS/#", True),
-        ("a*/b", True),
-        ("+/a", False),
-        ("#", False),
-        ("a/*", False),
-        ("a/**", False),
-        ("*", False),
+        ("a/*", "a/*", True),
+        ("a/*", "a/b", False),
+        ("a/**", "a/b/c", False),
+        ("*", "b", False),
+        ("#", "$SYS/load", False),
+        ("+/load", "$SYS/load", False),
+        ("$SYS/+", "$SYS/load", True),
     ],
 )
-def test_a_filter_knows_whether_its_pattern_is_exact(topic_filter: str, exact: bool) -> None:
-    assert pattern_is_exact(topic_filter) is exact
-
-
-def pattern_matches(pattern: str, name: str) -> bool:
-    """The hub's patterns as the documents define them: `*` one level, `**` at the end zero or more."""
-    wanted, given_ = pattern.split("/"), name.split("/")
-    if wanted[-1] == "**":
-        wanted.pop()
-        given_ = given_[: len(wanted)]
-    return len(wanted) == len(given_) and all(w in {"*", g} for w, g in zip(wanted, given_, strict=True))
+def test_stars_are_no_wildcards_and_dollars_are_matched_by_name_only(
+    topic_filter: str, name: str, *, matched: bool
+) -> None:
+    assert channels.matches(from_mqtt(topic_filter), name) is matched
 
 
 @pytest.mark.rule("MQTT-190", "MQTT-191")
 @given(filters, names)
-def test_the_pattern_matches_what_the_filter_does_and_more_only_where_it_is_not_exact(text: str, name: str) -> None:
-    wide = pattern_matches(to_pattern(text), name)
-    if pattern_is_exact(text):
-        assert wide == matches(text, name)
-    else:
-        assert wide or not matches(text, name)
+def test_the_pattern_matches_what_the_filter_does(text: str, name: str) -> None:
+    assert channels.matches(from_mqtt(text), name) == matches(text, name)
 
 
 @given(st.binary(max_size=40) | st.text(st.characters(max_codepoint=127)).map(str.encode), st.binary(max_size=9))

@@ -101,23 +101,6 @@ def matches(topic_filter: str, name: str) -> bool:
     return len(wanted) == len(levels)
 
 
-def to_pattern(topic_filter: str) -> str:
-    """The hub's pattern for a valid topic filter: ``*`` for ``+``, ``**`` for ``#`` (MQTT-190)."""
-    levels = topic_filter.split("/")
-    for index, level in enumerate(levels):
-        if level == ONE_LEVEL:
-            levels[index] = "*"
-        elif level == ALL_LEVELS:
-            levels[index] = "**"
-    return "/".join(levels)
-
-
-def pattern_is_exact(topic_filter: str) -> bool:
-    """Whether the hub's pattern matches just what the filter does; if not, ask ``matches`` too (MQTT-191)."""
-    levels = topic_filter.split("/")
-    return levels[0] not in {ONE_LEVEL, ALL_LEVELS} and "*" not in levels and "**" not in levels
-
-
 def name_for(channel: str, pattern: str) -> str:
     """The topic name under which a message of the hub's ``channel`` reaches a subscription to ``pattern``.
 
