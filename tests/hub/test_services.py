@@ -104,10 +104,10 @@ def test_a_deadline_tells_both_sides(house: House) -> None:
 def test_a_caller_that_goes_away_cancels_its_calls(house: House) -> None:
     house.call()
     house.call()
-    assert house.services.made_by(house.caller) == 2
+    assert house.services.under_way() == 2
     house.services.caller_gone(house.caller)
     assert house.provider.asked[2:] == ["caller-gone", "caller-gone"]
-    assert (house.caller.heard, house.services.made_by(house.caller)) == ([], 0)
+    assert (house.caller.heard, house.services.under_way()) == ([], 0)
 
 
 def test_a_provider_that_goes_away_fails_its_calls_and_offers_nothing(house: House) -> None:

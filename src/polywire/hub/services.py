@@ -153,11 +153,6 @@ class Services:
         """How many calls have not ended."""
         return sum([len(calls) for calls in self._open.values()])
 
-    def made_by(self, caller: Caller) -> int:
-        """How many of the caller's calls have not ended."""
-        calls = self._made.get(caller)
-        return 0 if calls is None else len(calls)
-
     def start(self, call: Call, message: Message, *, last: bool = True, seconds: float = DEFAULT_SECONDS) -> bool:
         """Begin a call with its first request. False, and the caller has been told, where that can't be."""
         if self.draining:

@@ -77,8 +77,3 @@ def from_seconds(seconds: float) -> tuple[int, TimeoutUnit]:
 def deadline(started: float, duration: int) -> float:
     """When a call that started then, and may take ``duration`` milliseconds, must be over."""
     return started + duration / 1000
-
-
-def remaining(due: float, now: float) -> float:
-    """How many seconds are left until a deadline; 0 once it is there."""
-    return max(0.0, due - now)
