@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import importlib.util
+import os
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -14,6 +15,9 @@ pytest_plugins = ["tests.conformance.report"]
 # A loaded machine may be slow; the time limit on each test is what bounds it.
 settings.register_profile("polywire", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("polywire")
+
+# The JVMs of tests live for seconds: compiling their code for the long run would take longer than it saves.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 def pytest_sessionstart() -> None:
