@@ -22,14 +22,14 @@ class FailingLog(Log):
         self.tried = threading.Event()
         self.batches: list[int] = []
 
-    def append(self, batch: Any, *, state: bool) -> None:
+    def append(self, batch: Any, *, state: bool, times: tuple[int, int] | None = None) -> None:
         """Write, wait or raise."""
         self.tries += 1
         self.tried.set()
         assert self.go.wait(SECONDS)
         if self.fails is not None:
             raise OSError(self.fails, "the disk fails")
-        super().append(batch, state=state)
+        super().append(batch, state=state, times=times)
         self.batches.append(batch.num_rows)
 
     def break_down(self) -> None:

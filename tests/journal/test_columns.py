@@ -1,6 +1,7 @@
 """Rows by column: what is appended comes out as Arrow's columns, whatever it has in common with its neighbours."""
 
 import random
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,12 +19,16 @@ from polywire.protocols.mqtt.writing import encode as encode_mqtt
 TIME = 1_700_000_000_000_000_000
 
 
-def rows(columns: Columns) -> list[dict[str, object]]:
+def rows(columns: Columns) -> list[dict[str, Any]]:
     columns.close()
     batch = BatchMaker("here").make(columns)
     batch.validate(full=True)
     assert batch.schema.equals(SCHEMA, check_metadata=True)
     return list(batch.to_pylist())
+
+
+def _micros(time: datetime) -> int:
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def test_a_row_has_what_was_appended_and_null_for_what_was_not() -> None:
@@ -118,6 +123,28 @@ def test_a_run_is_located_in_the_octets_it_came_in(protocol: str) -> None:
     assert (made[-1]["channel"], made[-1]["body"], made[-1]["offset"]) == ("last", b"!", 200)
 
 
+@pytest.mark.parametrize("size", [100, 1 << 15, 1 << 20])
+def test_chunks_of_any_size_are_put_together_and_no_batch_feels_the_next(size: int) -> None:
+    maker = BatchMaker("here")
+    made = []
+    for number in range(1, 4):
+        body = bytes([number]) * size
+        data = encode(Publication("chunk", body))
+        columns = Columns(0)
+        for at in range(1, 3):
+            columns.append(PUBLISH, FMQP, 0, 1, TIME + at * 1000, "", "before", body)
+            base = columns.hold(data)
+            locate_fmqp(data, 0, len(data), base, columns.places)
+            columns.rows += 1
+        columns.close()
+        assert (int(columns.earliest), int(columns.latest)) == (TIME // 1000 + 1, TIME // 1000 + 2)
+        made.append(maker.make(columns))
+    for number, batch in enumerate(made, 1):
+        batch.validate(full=True)
+        assert batch.column("channel").to_pylist() == ["before", "chunk"] * 2
+        assert set(batch.column("body").to_pylist()) == {bytes([number]) * size}
+
+
 def test_whatever_is_appended_comes_out_again() -> None:
     dice = random.Random(7)  # noqa: S311 - no secret
     columns = Columns(5)
@@ -130,6 +157,8 @@ def test_whatever_is_appended_comes_out_again() -> None:
         columns.append(kind, protocol, *numbers, words[0], channel, body, *words[1:])
         expected.append((KINDS[kind], None if protocol < 0 else PROTOCOLS[protocol], channel or None, body, words))
     made = rows(columns)
+    times = [row["ts"] for row in made]
+    assert [_micros(min(times)), _micros(max(times))] == [int(columns.earliest), int(columns.latest)]
     names = ("client", "correlation", "content_type", "headers")
     for row, (kind_name, protocol_name, channel_name, body, words) in zip(made, expected, strict=True):
         assert (row["kind"], row["protocol"], row["channel"], row["body"]) == (

@@ -4,6 +4,7 @@ Everything here is done by Arrow's kernels on whole buffers, which let go of the
 made and compressed, the hub's thread goes on.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final, final
 
 import pyarrow as pa
@@ -12,21 +13,30 @@ import pyarrow.compute as pc
 from polywire.journal.columns import Columns
 from polywire.journal.schema import KIND_VALUES, PROTOCOL_VALUES, SCHEMA, node_values
 
-WORDS: Final = 4
-PLACES: Final = 4
+NAMES: Final[list[str]] = SCHEMA.names
+WORDS: Final = ("client", "correlation", "content_type", "headers")
 
 FIRST_CONSTANT: Final = 1 << 12
 LARGEST_CONSTANT: Final = 1 << 16
 MOST_CONSTANTS: Final = 64
 """Columns of one value are kept to be used again: how long at first and at most, and how many."""
 
+SMALL_PART: Final = 1 << 14
+"""Octets from which on it is worth while to let go of the interpreter's lock while a part is copied."""
+
+LARGEST_ROOM: Final = 32 << 20
+"""The room to put parts together in is kept from batch to batch, but not where one huge batch needs far more."""
+
 # Made once: turning one of Python's values into Arrow's costs more than a kernel over a small batch.
+BINARY: Final[Any] = pa.binary()
 CODE: Final[Any] = pa.int8()
 FLAGS: Final[Any] = pa.int32()
 NUMBER: Final[Any] = pa.int64()
 RUN_END: Final[Any] = pa.int32()
 TEXT: Final[Any] = pa.utf8()
 TIME: Final[Any] = pa.timestamp("us", tz="UTC")
+TAKE: Final[Any] = pc.get_function("array_take")
+UNCHECKED: Final[Any] = pc.TakeOptions(boundscheck=False)
 ZERO: Final[Any] = pa.scalar(0, pa.int32())
 NO_TEXT: Final[Any] = pa.scalar(None, pa.utf8())
 CODES: Final[Any] = pa.array([None, *range(len(PROTOCOL_VALUES))], pa.int8())
@@ -39,56 +49,99 @@ class BatchMaker:
     def __init__(self, node: str) -> None:
         self._node = node_values(node)
         self._constants: dict[tuple[Any, int | None], Any] = {}
+        self._every_fourth = pa.arange(0, 4 * FIRST_CONSTANT, 4)
+        self._room = bytearray()
 
     def make(self, columns: Columns) -> Any:
         """The rows of ``columns``, which must be closed, as a record batch of the journal's schema.
 
-        Small batches are made a thousand times a second, and then each call into Arrow counts: what the columns say
-        of themselves saves most of them.
+        Small batches are made a thousand times a second, and then each call into Arrow counts, not least because the
+        interpreter's lock is let go of and waited for each time. So columns are taken together, and what the columns
+        say of themselves saves some of the rest.
         """
         rows = int(columns.rows)
-        arena = pa.py_buffer(columns.arena.getvalue())
-        places = pa.py_buffer(columns.places.getvalue())
-        # Channels and bodies lie in the arena with other octets between them. As offsets, the positions make an array
-        # in which every other value is such a gap, and those that are not can be taken.
-        pieces = rows * PLACES - 1
-        channel = _elements(TEXT, pieces, places, arena, 0)
-        body = _elements(pa.binary(), pieces, places, arena, 2)
+        channel, body = self._pieces(columns, rows)
         attachments, size = _attached(columns, rows, pc.binary_length(body))
-        stretches = _Stretches(columns, rows)
-        kind, protocol, flags = self._common(columns, stretches)
-        client, correlation, content_type, headers = stretches.words()
-        values = [
-            pa.arange(int(columns.first), int(columns.first) + rows),
-            stretches.numbers(TIME, columns.times.getvalue()),
-            pa.DictionaryArray.from_arrays(self._constant(CODE, 0, rows), self._node, safe=False),
-            pa.DictionaryArray.from_arrays(kind, KIND_VALUES, safe=False),
-            pa.DictionaryArray.from_arrays(protocol, PROTOCOL_VALUES, safe=False),
-            stretches.numbers(NUMBER, columns.connections.getvalue()),
-            client,
-            _present(channel) if columns.nameless else channel,
-            correlation,
-            content_type,
-            headers,
-            attachments,
-            body,
-            size,
-            flags,
-        ]
-        return pa.RecordBatch.from_arrays(values, schema=SCHEMA)
+        shared = self._shared(columns, rows)
+        values = {
+            "offset": pa.arange(int(columns.first), int(columns.first) + rows),
+            "node": pa.DictionaryArray.from_arrays(self._constant(CODE, 0, rows), self._node, safe=False),
+            "kind": pa.DictionaryArray.from_arrays(shared.pop("kind"), KIND_VALUES, safe=False),
+            "protocol": pa.DictionaryArray.from_arrays(shared.pop("protocol"), PROTOCOL_VALUES, safe=False),
+            "channel": _present(channel) if columns.nameless else channel,
+            "attachments": attachments,
+            "body": body,
+            "size": size,
+            **shared,
+        }
+        return pa.RecordBatch.from_arrays([values[name] for name in NAMES], schema=SCHEMA)
 
-    def _common(self, columns: Columns, stretches: "_Stretches") -> tuple[Any, Any, Any]:
-        """The columns kind, protocol and flags: most often the same for all rows."""
+    def _pieces(self, columns: Columns, rows: int) -> list[Any]:
+        """Channels and bodies. They lie in the arena with other octets between them.
+
+        As offsets, the positions make an array of pieces, of which every fourth is a channel, and every fourth from the
+        third on a body.
+        """
+        arena = self._arena(columns.parts)
+        places = pa.py_buffer(columns.places.getvalue())
+        return self._fourths(rows, places, arena, ((TEXT, 0), (BINARY, 2)))
+
+    def _fourths(self, count: int, offsets: Any, data: Any, kinds: Iterable[tuple[Any, int]]) -> list[Any]:
+        """Of the pieces that ``offsets`` cut ``data`` into, every fourth; for each of ``kinds`` from another one on."""
+        if len(self._every_fourth) < count:
+            self._every_fourth = pa.arange(0, 8 * count, 4)
+        length = 4 * count - 3
+        pieces = [pa.Array.from_buffers(kind, length, [None, offsets, data], offset=first) for kind, first in kinds]
+        return _taken(pieces, self._every_fourth.slice(0, count))
+
+    def _arena(self, parts: list[bytes]) -> Any:
+        """The parts as one. Valid until the next batch is made: what it becomes columns of is copied out of it."""
+        octets = sum(map(len, parts))
+        if not len(parts) * SMALL_PART <= octets <= LARGEST_ROOM:
+            return pa.py_buffer(b"".join(parts))
+        if octets > len(self._room):
+            self._room = bytearray(octets + octets // 4)
+        room = pa.py_buffer(self._room)
+        sink = pa.FixedSizeBufferWriter(room)
+        for part in parts:
+            sink.write(part)
+        return room
+
+    def _shared(self, columns: Columns, rows: int) -> dict[str, Any]:
+        """The columns of what rows that follow each other have in common: one value for each stretch, spread."""
+        count = len(columns.kinds)
         kinds, protocols, flags = columns.kinds.getvalue(), columns.protocols.getvalue(), columns.flags.getvalue()
+        found = {
+            "ts": _numbers(TIME, count, columns.times.getvalue()),
+            "connection": _numbers(NUMBER, count, columns.connections.getvalue()),
+            **self._words(columns, count),
+        }
         if columns.mixed:
-            protocol = CODES.take(stretches.each(CODE, protocols))
-            return stretches.numbers(CODE, kinds), stretches.repeated(protocol), stretches.numbers(FLAGS, flags)
-        rows = stretches.rows
-        return (
-            self._constant(CODE, kinds[0], rows),
-            self._constant(CODE, protocols[0] - 1 if protocols[0] else None, rows),
-            self._constant(FLAGS, int.from_bytes(flags[:4], "little", signed=True), rows),
-        )
+            found["kind"] = _numbers(CODE, count, kinds)
+            found["protocol"] = CODES.take(_numbers(CODE, count, protocols))
+            found["flags"] = _numbers(FLAGS, count, flags)
+        spread = dict(zip(found, _taken(found.values(), self._stretch_of_row(columns, count, rows)), strict=True))
+        if not columns.mixed:
+            spread["kind"] = self._constant(CODE, kinds[0], rows)
+            spread["protocol"] = self._constant(CODE, protocols[0] - 1 if protocols[0] else None, rows)
+            spread["flags"] = self._constant(FLAGS, int.from_bytes(flags[:4], "little", signed=True), rows)
+        return {name: pa.nulls(rows, TEXT) for name in WORDS} | spread
+
+    def _stretch_of_row(self, columns: Columns, count: int, rows: int) -> Any:
+        if count == 1:
+            return self._constant(CODE, 0, rows)
+        run_ends = _numbers(RUN_END, count, columns.run_ends.getvalue())
+        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(run_ends, pa.arange(0, count)))
+
+    def _words(self, columns: Columns, count: int) -> dict[str, Any]:
+        """Client, correlation, content type and headers of each stretch; without those that none has."""
+        words = pa.py_buffer(columns.words.getvalue())
+        ends = pa.py_buffer(b"\0\0\0\0" + columns.word_ends.getvalue())
+        names = WORDS if columns.worded else WORDS[:1]
+        texts = self._fourths(count, ends, words, [(TEXT, place) for place in range(len(names))])
+        if columns.worded or columns.anonymous:
+            texts = [_present(each) for each in texts]
+        return {name: each for name, each in zip(names, texts, strict=True) if each.null_count < count}
 
     def _constant(self, kind: Any, value: int | None, rows: int) -> Any:
         """So many times the same, out of a longer one that is kept."""
@@ -103,52 +156,13 @@ class BatchMaker:
         return found.slice(0, rows)
 
 
-@final
-class _Stretches:
-    """What rows that follow each other have in common, spread over the rows."""
-
-    def __init__(self, columns: Columns, rows: int) -> None:
-        self.rows = rows
-        self._columns = columns
-        self._count = len(columns.kinds)
-        self._of_row: Any = None
-        if self._count > 1:
-            run_ends = self.each(RUN_END, columns.run_ends.getvalue())
-            self._of_row = pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(run_ends, pa.arange(0, self._count)))
-
-    def each(self, kind: Any, data: bytes) -> Any:
-        """One number for each stretch."""
-        return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(data)])
-
-    def numbers(self, kind: Any, data: bytes) -> Any:
-        """One number for each row, from one for each stretch."""
-        return self.repeated(self.each(kind, data))
-
-    def words(self) -> list[Any]:
-        """Client, correlation, content type and headers."""
-        columns = self._columns
-        words = pa.py_buffer(columns.words.getvalue())
-        ends = pa.py_buffer(b"\0\0\0\0" + columns.word_ends.getvalue())
-        found = []
-        for place in range(WORDS):
-            if place > 0 and not columns.worded:
-                found.append(pa.nulls(self.rows, TEXT))
-                continue
-            texts = _elements(TEXT, self._count * WORDS, ends, words, place)
-            found.append(self.repeated(_present(texts) if place > 0 or columns.anonymous else texts))
-        return found
-
-    def repeated(self, values: Any) -> Any:
-        """One value for each row, from one for each stretch."""
-        if values.null_count == self._count:
-            return pa.nulls(self.rows, values.type)
-        return values.take(self._of_row) if self._count > 1 else pa.repeat(values[0], self.rows)
+def _numbers(kind: Any, count: int, data: bytes) -> Any:
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
 
 
-def _elements(kind: Any, count: int, offsets: Any, data: Any, place: int) -> Any:
-    """Of the pieces that ``offsets`` cut ``data`` into, every fourth, from ``place`` on."""
-    pieces = pa.Array.from_buffers(kind, count, [None, offsets, data])
-    return pieces.take(pa.arange(place, count, PLACES))
+def _taken(arrays: Iterable[Any], indices: Any) -> list[Any]:
+    """These elements of each of the arrays."""
+    return [TAKE.call([each, indices], UNCHECKED) for each in arrays]
 
 
 def _present(texts: Any) -> Any:

@@ -1,8 +1,9 @@
 """Rows on their way into the journal, collected column by column.
 
 The hub's thread appends here, and nothing is made per field: octets go into one arena, and a row is four positions in
-it. What many rows in a row have in common (kind, connection, time and so on) is kept once for the whole stretch of
-them. ``batches`` makes Arrow's columns of it, in another thread.
+it. Chunks of input are not copied into the arena but become parts of it as they are. What many rows in a row have in
+common (kind, connection, time and so on) is kept once for the whole stretch of them. ``batches`` puts the parts
+together and makes Arrow's columns of it, in another thread.
 """
 
 from typing import Final, final
@@ -24,12 +25,14 @@ class Columns:
         self.first: i64 = first
         self.rows: i64 = 0
         self.state = False
+        self.earliest: i64 = 0  # of its rows' times, in microseconds
+        self.latest: i64 = 0
         # What all rows have in common is not looked for again when Arrow's columns are made.
         self.mixed = False  # they differ in kind, protocol or flags
         self.worded = False  # one has a correlation, a content type or headers
         self.anonymous = False  # one has no client
         self.nameless = False  # one has no channel
-        self.arena: Final = BytesWriter()
+        self.parts: Final[list[bytes]] = []  # the arena, once closed
         self.places: Final = BytesWriter()  # of each row: where its channel begins and ends, where its body does
         self.words: Final = BytesWriter()  # of each stretch: client, correlation, content type, headers
         self.word_ends: Final = BytesWriter()
@@ -52,10 +55,12 @@ class Columns:
         self._client = ""
         self._held: bytes | None = None
         self._base: i64 = 0
+        self._tail = BytesWriter()  # the arena's last part, while it grows
+        self._before_tail: i64 = 0
 
     def octets(self) -> int:
         """About how much it holds."""
-        return len(self.arena) + len(self.places) + len(self.words)
+        return self._before_tail + len(self._tail) + len(self.places) + len(self.words)
 
     def stretch(self, kind: i64, protocol: i64, flags: i64, connection: i64, time: i64, client: str) -> None:
         """What the next rows have in common. ``time`` is in nanoseconds."""
@@ -90,16 +95,17 @@ class Columns:
             self._kind = -1  # nobody shares these
         else:
             self.stretch(kind, protocol, flags, connection, time, client)
-        arena = self.arena
-        start: i64 = len(arena)
+        tail = self._tail
+        before = self._before_tail
+        start: i64 = before + len(tail)
         if channel:
-            arena.write(channel.encode("utf-8", "replace"))
+            tail.write(channel.encode("utf-8", "replace"))
         else:
             self.nameless = True
-        middle: i64 = len(arena)
+        middle: i64 = before + len(tail)
         if body:
-            arena.write(body)
-        end: i64 = len(arena)
+            tail.write(body)
+        end: i64 = before + len(tail)
         places = self.places
         write_i64_le(places, start | (middle << 32))
         write_i64_le(places, middle | (end << 32))
@@ -109,8 +115,10 @@ class Columns:
     def hold(self, data: bytes) -> i64:
         """Take a chunk of input in, once, and say where it begins in the arena."""
         if data is not self._held:
-            self._base = len(self.arena)
-            self.arena.write(data)
+            self._end_tail()
+            self._base = self._before_tail
+            self.parts.append(data)
+            self._before_tail += len(data)
             self._held = data
         return self._base
 
@@ -126,7 +134,14 @@ class Columns:
         """No row will follow."""
         if len(self.kinds) > 0:
             write_i32_le(self.run_ends, i32(self.rows))
+        self._end_tail()
         self._held = None
+
+    def _end_tail(self) -> None:
+        if len(self._tail) > 0:
+            self.parts.append(self._tail.getvalue())
+            self._before_tail += len(self._tail)
+            self._tail = BytesWriter()
 
     def _begin(
         self,
@@ -140,6 +155,7 @@ class Columns:
         content_type: str,
         headers: str,
     ) -> None:
+        micros = time // MICROSECOND
         if len(self.kinds) > 0:
             write_i32_le(self.run_ends, i32(self.rows))
             if kind != self._first_kind or flags != self._first_flags or protocol != self._first_protocol:
@@ -148,6 +164,12 @@ class Columns:
             self._first_kind = kind
             self._first_protocol = protocol
             self._first_flags = flags
+            self.earliest = micros
+            self.latest = micros
+        if micros < self.earliest:
+            self.earliest = micros
+        elif micros > self.latest:
+            self.latest = micros
         if not client:
             self.anonymous = True
         if correlation or content_type or headers:
@@ -162,7 +184,7 @@ class Columns:
         self.protocols.append(protocol + 1)
         write_i32_le(self.flags, i32(flags))
         write_i64_le(self.connections, connection)
-        write_i64_le(self.times, time // MICROSECOND)
+        write_i64_le(self.times, micros)
         self._word(client)
         self._word(correlation)
         self._word(content_type)

@@ -75,7 +75,8 @@ class Committer:
             try:
                 if batch is None:
                     batch = self._maker.make(columns)
-                self._journal.append(batch, state=columns.state)
+                times = (int(columns.earliest), int(columns.latest))
+                self._journal.append(batch, state=columns.state, times=times)
             except Exception as error:  # noqa: BLE001 - whatever it is, rows must not be skipped
                 if not self._failing:
                     self._failing = True

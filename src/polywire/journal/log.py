@@ -81,9 +81,10 @@ class Log:
         """The first offset of the segment that is being written."""
         return self._active.first_offset
 
-    def append(self, batch: Any, *, state: bool) -> None:
+    def append(self, batch: Any, *, state: bool, times: tuple[int, int] | None = None) -> None:
         """Write the rows of a batch, whose offsets are consecutive. ``state``: the hub's state is made of some of them.
 
+        ``times`` are the earliest and the latest of the rows, in microseconds, where that is known already.
         An ``OSError`` leaves the journal as it was, and the same batch, or another, can be tried again.
         """
         rows = batch.num_rows
@@ -94,8 +95,8 @@ class Log:
         if first < self._next_offset or offsets[rows - 1].as_py() != first + rows - 1:
             raise ValueError(f"the rows' offsets are to be consecutive from {self._next_offset} on, not from {first}")
         encoded = self._encoder.encode(batch, first)
-        times = pc.min_max(batch.column(1).view("int64"))
-        if self._active.ended or self._full(times["max"].as_py()):
+        earliest, latest = times or _times(batch)
+        if self._active.ended or self._full(latest):
             self._roll(first)
         entry = Entry(
             first,
@@ -103,8 +104,8 @@ class Log:
             STATE_FLAG if state else 0,
             self._active.size,
             len(encoded.octets),
-            times["min"].as_py(),
-            times["max"].as_py(),
+            earliest,
+            latest,
             encoded.crc,
         )
         self._active.append(encoded.octets, entry)
@@ -159,3 +160,8 @@ class Log:
         self._next_offset = first_offset
         if self.on_roll is not None:
             self.on_roll(first_offset)
+
+
+def _times(batch: Any) -> tuple[int, int]:
+    found = pc.min_max(batch.column(1).view("int64"))
+    return found["min"].as_py(), found["max"].as_py()

@@ -125,7 +125,7 @@ def test_a_publication_that_could_not_be_made_safe_yet_is_known_when_it_is_sent_
 def test_a_qos_2_publication_and_its_packet_id_are_safe_together(broker: Broker, disk: Disk) -> None:
     client = connected(broker, disk, ("t", 1))
     disk.recorder.take()
-    disk.recorder.columns.arena.write(bytes(BATCH_OCTETS))
+    disk.recorder.columns.hold(bytes(BATCH_OCTETS))
     client.send(Publish("t", bytes(BATCH_OCTETS + 1), 2, packet_id=5), Publish("t", b"next", 2, packet_id=6))
     first, _ = disk.recorder.take()
     # What the first message brought is in one batch: the id, the message, and that it is due.
