@@ -105,7 +105,7 @@ def _demand(data: ReportData) -> str:
         {
             "channel": ("pattern", lambda text: shortened(text, 80)),
             "now": ("subscribers", compact),
-            "most": ("at most", compact),
+            "most": ("most at a minute's end", compact),
             "joined": ("joined", compact),
             "left": ("left", compact),
         },

@@ -104,7 +104,7 @@ def _waste(demand: DataFrame) -> DataFrame:
 
 
 def _wanted(demand: DataFrame) -> DataFrame:
-    """Patterns by how many want them: at the end, and at most."""
+    """Patterns by how many want them: at the end, and at most. Not those of hubs and clients themselves, with ``$``."""
     return (
         demand.groupBy("channel")
         .agg(
@@ -113,7 +113,7 @@ def _wanted(demand: DataFrame) -> DataFrame:
             _sum("joined"),
             _sum("left"),
         )
-        .filter("joined > 0 or left > 0")
+        .filter("(joined > 0 or left > 0) and not startswith(channel, '$')")
         .orderBy(sf.desc("most"), sf.desc("joined"))
         .limit(TOP)
     )
