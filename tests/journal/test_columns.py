@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polywire.journal.batches import BatchMaker
+from polywire.journal.batches import LARGEST_CONSTANT, BatchMaker
 from polywire.journal.columns import Columns
 from polywire.journal.kinds import ACK, CONNECT, FMQP, KINDS, NO_PROTOCOL, PROTOCOLS, PUBLISH, UMQ
 from polywire.journal.schema import SCHEMA
@@ -143,6 +143,18 @@ def test_chunks_of_any_size_are_put_together_and_no_batch_feels_the_next(size: i
         batch.validate(full=True)
         assert batch.column("channel").to_pylist() == ["before", "chunk"] * 2
         assert set(batch.column("body").to_pylist()) == {bytes([number]) * size}
+
+
+def test_many_small_rows_are_all_there() -> None:
+    columns = Columns(0)
+    count = LARGEST_CONSTANT + 1
+    for number in range(count):
+        columns.append(PUBLISH, FMQP, 0, 1, TIME, "", f"t/{number % 3}", b"%d" % number)
+    columns.close()
+    batch = BatchMaker("here").make(columns)
+    batch.validate(full=True)
+    assert batch.column("channel").to_pylist() == [f"t/{number % 3}" for number in range(count)]
+    assert batch.column("body").to_pylist() == [b"%d" % number for number in range(count)]
 
 
 def test_whatever_is_appended_comes_out_again() -> None:

@@ -65,6 +65,8 @@ def well_formed(html: str) -> bool:
 
 def test_the_page_shows_what_the_tables_hold_and_loads_nothing(spark: SparkSession, tmp_path: Path) -> None:
     rows = made(21, nodes=("n1",), steps=200)
+    subscribed = next(row for row in rows if row["kind"] == "subscribe")
+    rows.append({**subscribed, "channel": "$/its/own", "offset": max(row["offset"] for row in rows) + 1})
     lake = Lake(tmp_path / "lake")
     at_rest = frame(spark, tmp_path / "rows", rows)
     called = TABLES["calls"].build(at_rest)
@@ -87,6 +89,7 @@ def test_the_page_shows_what_the_tables_hold_and_loads_nothing(spark: SparkSessi
     for words in ("Traffic", "Calls", "Demand and waste", "Faults", "Sessions", "plant/**", "billing", "bad topic"):
         assert words in html
     assert "Nothing yet" not in html
+    assert "$/its/own" not in html
 
 
 def test_every_protocol_has_a_colour_of_its_own() -> None:

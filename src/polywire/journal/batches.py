@@ -38,6 +38,7 @@ TIME: Final[Any] = pa.timestamp("us", tz="UTC")
 TAKE: Final[Any] = pc.get_function("array_take")
 UNCHECKED: Final[Any] = pc.TakeOptions(boundscheck=False)
 ZERO: Final[Any] = pa.scalar(0, pa.int32())
+EVERY_FOURTH: Final[Any] = pa.arange(0, 4 * LARGEST_CONSTANT, 4)
 NO_TEXT: Final[Any] = pa.scalar(None, pa.utf8())
 CODES: Final[Any] = pa.array([None, *range(len(PROTOCOL_VALUES))], pa.int8())
 
@@ -49,15 +50,13 @@ class BatchMaker:
     def __init__(self, node: str) -> None:
         self._node = node_values(node)
         self._constants: dict[tuple[Any, int | None], Any] = {}
-        self._every_fourth = pa.arange(0, 4 * FIRST_CONSTANT, 4)
         self._room = bytearray()
 
     def make(self, columns: Columns) -> Any:
         """The rows of ``columns``, which must be closed, as a record batch of the journal's schema.
 
         Small batches are made a thousand times a second, and then each call into Arrow counts, not least because the
-        interpreter's lock is let go of and waited for each time. So columns are taken together, and what the columns
-        say of themselves saves some of the rest.
+        interpreter's lock is let go of and waited for each time: what the columns say of themselves saves most of them.
         """
         rows = int(columns.rows)
         channel, body = self._pieces(columns, rows)
@@ -88,11 +87,9 @@ class BatchMaker:
 
     def _fourths(self, count: int, offsets: Any, data: Any, kinds: Iterable[tuple[Any, int]]) -> list[Any]:
         """Of the pieces that ``offsets`` cut ``data`` into, every fourth; for each of ``kinds`` from another one on."""
-        if len(self._every_fourth) < count:
-            self._every_fourth = pa.arange(0, 8 * count, 4)
         length = 4 * count - 3
         pieces = [pa.Array.from_buffers(kind, length, [None, offsets, data], offset=first) for kind, first in kinds]
-        return _taken(pieces, self._every_fourth.slice(0, count))
+        return _taken(pieces, EVERY_FOURTH.slice(0, count) if count <= LARGEST_CONSTANT else pa.arange(0, length, 4))
 
     def _arena(self, parts: list[bytes]) -> Any:
         """The parts as one. Valid until the next batch is made: what it becomes columns of is copied out of it."""
