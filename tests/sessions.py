@@ -28,6 +28,7 @@ class Wire(FakeLink):
         self.unread_until = 0
         self.session: object = None
         self.closed = False
+        self.too_big = False
         self.is_established = False
         self.held: list[object] | None = None
         self.logins: list[Login] = []
@@ -87,9 +88,10 @@ class Wire(FakeLink):
     def established(self) -> None:
         self.is_established = True
 
-    def close(self) -> None:
+    def close(self, *, too_big: bool = False) -> None:
         self.outbox.flush()
         self.closed = True
+        self.too_big = too_big
 
     def abort(self) -> None:
         self.closed = True

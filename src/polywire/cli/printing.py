@@ -79,7 +79,9 @@ def as_json(message: "Message", *, received: datetime | None = None) -> dict[str
     if message.retain:
         found["retain"] = True
     if message.attachments:
-        found["attachments_base64"] = [base64.b64encode(each).decode() for each in message.attachments]
+        found["attachments_base64"] = [
+            base64.b64encode(each).decode() if isinstance(each, bytes) else None for each in message.attachments
+        ]
     return found
 
 

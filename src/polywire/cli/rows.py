@@ -107,7 +107,9 @@ def json_line(row: dict[str, Any]) -> str:
     if "headers" in shown:
         shown["headers"] = json.loads(shown["headers"])
     if "attachments" in shown:
-        shown["attachments"] = [base64.b64encode(each).decode() for each in shown["attachments"]]
+        shown["attachments"] = [
+            None if each is None else base64.b64encode(each).decode() for each in shown["attachments"]
+        ]
     if "body" in shown:
         octets = shown.pop("body")
         try:

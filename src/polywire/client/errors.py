@@ -107,6 +107,14 @@ class CallFailed(ClientError):
         self.retry_after = retry_after
 
 
+class AttachmentFailed(ClientError):
+    """An attachment will not come: the other side says why, or the connection has ended."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class Unsupported(ClientError):
     """The protocol of this connection can't do that. ``protocols`` are those that can."""
 

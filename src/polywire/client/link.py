@@ -8,7 +8,7 @@ they were written. ``client/dialing.py`` makes links, ``client/listening.py`` ac
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, cast, runtime_checkable
 
 from polywire.client.errors import ConnectionLost
 from polywire.errors import PolywireError
@@ -36,6 +36,14 @@ class Receiver(Protocol):
         """The connection has ended: by ``Link.close`` or by the peer in good order (None), or by an error. Once."""
 
 
+@runtime_checkable
+class SaysTooBig(Protocol):
+    """A receiver that has words for a message that was too big to be received."""
+
+    def too_big(self) -> None:
+        """Send them; the link closes afterwards."""
+
+
 class Link:
     """One connection, whatever carries it. ``on_room`` is called whenever it has just passed everything on."""
 
@@ -57,6 +65,8 @@ class Link:
         self.on_room: Callable[[], None] | None = None
         self.on_end: Callable[[Link], None] | None = None
         self.leftover: list[bytes] = []
+        self.too_big = False
+        """Whether it is closed because of a message that was too big; a WebSocket has a closing code for that."""
         self.passed = 0
         """How many octets were passed on so far."""
         self.heard = 0

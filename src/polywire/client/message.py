@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from polywire.client.errors import AttachmentFailed
+
 Header = str | int | float | dt.datetime
 Body = bytes | bytearray | memoryview | str
 
@@ -17,7 +19,7 @@ class Message:
     """What came from a topic or a queue, or as the answer to a call.
 
     ``headers`` and ``content_type`` are what the protocol carries of them. ``retain``: the peer keeps it for later
-    subscribers, where the protocol tells.
+    subscribers, where the protocol tells. An attachment that failed is there as its error.
     """
 
     channel: str
@@ -25,7 +27,7 @@ class Message:
     headers: Mapping[str, Header] = field(default_factory=lambda: NO_HEADERS)
     content_type: str | None = None
     retain: bool = False
-    attachments: tuple[bytes, ...] = ()
+    attachments: tuple[bytes | AttachmentFailed, ...] = ()
     acknowledge: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     @property

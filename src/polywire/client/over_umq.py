@@ -2,13 +2,14 @@
 
 import asyncio
 import datetime as dt
+import logging
 from collections.abc import Mapping
 from typing import Final
 
 from polywire.client.adapter import Handler, Options, Settings, answered
 from polywire.client.address import Address
 from polywire.client.connection import PeerConnection, Publication
-from polywire.client.errors import CallFailed, Refused
+from polywire.client.errors import AttachmentFailed, CallFailed, Refused
 from polywire.client.message import NO_HEADERS, Header, Message, Request, octets
 from polywire.client.over_peers import PeerAdapter
 from polywire.client.posting import Done
@@ -19,6 +20,8 @@ from polywire.protocols.umq.peer.failures import RpcException
 from polywire.protocols.umq.peer.peer import TEMPORARY, Peer
 from polywire.protocols.umq.remote_hub import HubRequest, HubSubscription, RemoteHub, publishing
 from polywire.protocols.umq.state import Role
+
+log = logging.getLogger("polywire.client")
 
 WINDOW: Final = 512
 """Publications that may be unacknowledged; the hub allows a connection 1000 requests unless told otherwise."""
@@ -48,7 +51,12 @@ class UmqStream:
         self._subscription = subscription
 
     async def __anext__(self) -> Message:
-        found = await self._subscription.__anext__()
+        while True:
+            try:
+                found = await self._subscription.__anext__()
+                break
+            except AttachmentFailed as error:  # on every other protocol it would not have come at all
+                log.warning("a message was dropped, its body failed: %s", error.reason)
         return Message(found.channel, found.body, found.headers, found.content_type, attachments=found.attachments)
 
     async def leave(self) -> None:
@@ -114,6 +122,8 @@ class UmqConnection(PeerConnection[Peer]):
                 content_type=options.content_type,
                 timeout=seconds,
             )
+        except AttachmentFailed as error:
+            raise CallFailed(502, "failed-body", f"the body failed: {error.reason}") from error
         except RpcException as error:
             code, tag = MEANINGS.get(error.code, (500, "handler-failed"))
             raise CallFailed(code, tag, error.message or error.text) from error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from polywire.client.errors import ClientError
-from polywire.client.link import Link, Receiver
+from polywire.client.link import Link, Receiver, SaysTooBig
 from polywire.protocols.websocket import BINARY, TEXT, header, masked
 
 if TYPE_CHECKING:
@@ -133,6 +133,10 @@ class WebSocketLink(Link, WSListener):
     def _refuse(self, code: WSCloseCode, reason: str) -> None:
         """Say what is wrong, and hang up."""
         self._error = self._error or WebSocketError(reason, code.value)
+        receiver: object = self._receiver
+        if code is WSCloseCode.MESSAGE_TOO_BIG and not self._closing and isinstance(receiver, SaysTooBig):
+            receiver.too_big()
+        self.flush()
         self._closing = True
         if self._web is not None:
             self._web.send_close(code, reason.encode())
@@ -148,7 +152,7 @@ class WebSocketLink(Link, WSListener):
         if self._web is not None and self._transport is not None:
             self._transport.resume_reading()
             if not self._web.is_close_frame_sent:
-                self._web.send_close(WSCloseCode.OK)
+                self._web.send_close(WSCloseCode.MESSAGE_TOO_BIG if self.too_big else WSCloseCode.OK)
 
     def _joined(self, pending: list[bytes]) -> bytes:
         whole = super()._joined(pending)

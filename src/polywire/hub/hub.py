@@ -18,7 +18,7 @@ from polywire.hub.queues import MAX_MESSAGES, MAX_OCTETS, Consumer, Queue
 from polywire.hub.recorder import Recorder
 from polywire.hub.retained import Retained
 from polywire.hub.routes import Route, RouteTable, RouteView, Subscription
-from polywire.hub.services import Services
+from polywire.hub.services import FAILED_BODY, Services
 from polywire.journal.kinds import WILL_FLAG
 from polywire.protocols.frame import Run
 
@@ -179,6 +179,9 @@ class Hub:
         if is_queue(channel):
             self.queue(channel[len(QUEUE_PREFIX) :]).enter(message)
             return None
+        if message.body_failed:
+            self._relay_failed(message, client)
+            return None
         kept = not message.retain or self.retained.keep(message)
         self.route(message)
         if self.on_service_topic is not None and is_service_topic(channel):
@@ -303,6 +306,14 @@ class Hub:
 
     def _subscriptions(self, channel: str) -> list[Subscription]:
         return self.table.route(channel).subscriptions if is_literal(channel) else self.table.meeting(channel)
+
+    def _relay_failed(self, message: Message, client: Client) -> None:
+        """Deliver a message whose body failed to those who can be told of that; to the others it is lost."""
+        for subscription in self._subscriptions(message.channel):
+            if subscription.takes_failed_body:
+                subscription.deliver(message)
+            else:
+                client.counters.drop(FAILED_BODY)
 
     def _drop(self, client: Client, subscription: Subscription) -> None:
         self.table.discard(subscription)

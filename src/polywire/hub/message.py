@@ -27,6 +27,25 @@ class Date:
         return f"Date({self.seconds!r})"
 
 
+@final
+@mypyc_attr(acyclic=True)
+class FailedAttachment:
+    """Takes the place of an attachment that its sender could not deliver; ``text`` is the sender's reason."""
+
+    def __init__(self, text: str) -> None:
+        self.text: Final = text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FailedAttachment) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"FailedAttachment({self.text!r})"
+
+
+Attached = bytes | FailedAttachment
 HeaderValue = str | int | float | Date
 Headers = tuple[tuple[str, HeaderValue], ...]
 
@@ -38,6 +57,8 @@ class Message:
 
     ``qos`` is how sure its publisher wants a delivery to be, as MQTT counts it: 0 at most once, 1 at least once, 2
     exactly once. Publishers of other protocols leave it to the subscriber, so theirs is the highest.
+    ``body_failed``: the body was to be the first attachment, which failed. ``body`` is empty then, and the failure
+    comes first in ``attachments``. Only receivers that say so (``takes_failed_body``) get such a message.
     ``offset`` is its row in the journal, -1 where it has none.
     ``encoded`` belongs to those who encode the message: one slot for each form it may leave in.
     """
@@ -48,11 +69,12 @@ class Message:
         body: bytes,
         content_type: str = "",
         headers: Headers = (),
-        attachments: tuple[bytes, ...] = (),
+        attachments: tuple[Attached, ...] = (),
         retain: bool = False,
         time: int = 0,
         origin: int = 0,
         qos: int = 2,
+        body_failed: bool = False,
     ) -> None:
         self.channel: Final = channel
         self.body: Final = body
@@ -63,6 +85,7 @@ class Message:
         self.time: Final = time
         self.origin: Final = origin
         self.qos: Final = qos
+        self.body_failed: Final = body_failed
         self.offset: i64 = -1
         self.encoded: Final[dict[int, object]] = {}
 
@@ -77,7 +100,7 @@ class Message:
         """Roughly how many octets it takes: the body, the attachments, the headers' texts."""
         total = len(self.channel) + len(self.body)
         for attachment in self.attachments:
-            total += len(attachment)
+            total += len(attachment) if isinstance(attachment, bytes) else len(attachment.text)
         for key, value in self.headers:
             total += len(key) + (len(value) if isinstance(value, str) else 8)
         return total

@@ -68,8 +68,11 @@ class Peer(Protocol):
     def established(self) -> None:
         """The handshake is over: the time for it no longer runs. Call ``Hub.join`` as well."""
 
-    def close(self) -> None:
-        """Write what is in the outbox, then hang up. ``lost`` is called afterwards, not from here."""
+    def close(self, *, too_big: bool = False) -> None:
+        """Write what is in the outbox, then hang up. ``lost`` is called afterwards, not from here.
+
+        ``too_big``: because of a message that is too big, which a WebSocket's closing code says.
+        """
 
     def abort(self) -> None:
         """Hang up at once."""

@@ -261,7 +261,7 @@ class Recorder:
             headers,
         )
         if message.attachments:
-            columns.attach(message.attachments)
+            columns.attach(kept_attachments(message))
         return offset
 
     def _step(self, kind: i64, call: int, channel: str, message: Message, client: Client | None, flags: int) -> None:
@@ -284,7 +284,7 @@ class Recorder:
             headers,
         )
         if message.attachments:
-            self.columns.attach(message.attachments)
+            self.columns.attach(kept_attachments(message))
 
     def _event(self, kind: i64, client: Client, channel: str, headers: dict[str, object] | None) -> None:
         """Something that is told, and changes nothing that is kept."""
@@ -335,6 +335,11 @@ class Recorder:
         if not self._told:
             self._told = True
             self._on_rows()
+
+
+def kept_attachments(message: Message) -> tuple[bytes | None, ...]:
+    """A message's attachments as the journal has them: null for one that failed."""
+    return tuple([each if isinstance(each, bytes) else None for each in message.attachments])
 
 
 def encode_headers(headers: Headers) -> str:

@@ -29,8 +29,10 @@ class Subscription:
     group and rank are interchangeable. ``protocol`` numbers the protocol whose publications may be written to
     ``outbox`` as they are, -1 for none. ``dollar``: whether a wildcard in front matches names that begin with ``$``.
     ``counted``: whether it is demand that publishers hear of. ``away``: nobody is connected behind it at the moment,
-    and what could be forwarded as it is goes nowhere.
+    and what could be forwarded as it is goes nowhere. ``takes_failed_body``: as in ``Message.body_failed``.
     """
+
+    takes_failed_body: bool = False
 
     def __init__(
         self,

@@ -11,11 +11,13 @@ from typing import Final, final
 from mypy_extensions import mypyc_attr
 
 from polywire.hub.client import Client
-from polywire.hub.message import Message
+from polywire.hub.message import FailedAttachment, Message
 from polywire.hub.outbox import Later, Timer
 from polywire.hub.recorder import Recorder
 
 DEFAULT_SECONDS: Final = 30.0
+
+FAILED_BODY: Final = "failed-body"
 
 END: Final = Message("", b"")
 """The last reply of a streamed call that brings nothing but the end: compare with ``is``."""
@@ -50,9 +52,13 @@ class CallError:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Caller:
-    """Somebody who calls. A session derives its own. ``connection`` is where it is, if anywhere."""
+    """Somebody who calls. A session derives its own. ``connection`` is where it is, if anywhere.
+
+    ``takes_failed_body``: whether a reply may be one whose body failed (``Message.body_failed``).
+    """
 
     connection: Client | None = None
+    takes_failed_body: bool = False
 
     def reply(self, call: "Call", message: Message, *, last: bool) -> None:
         """A reply has come; ``last`` where no other will follow."""
@@ -65,9 +71,10 @@ class Caller:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Provider:
-    """Somebody who offers services. A session derives its own. ``connection`` is as with ``Caller``."""
+    """Somebody who offers services. A session derives its own. The fields are as with ``Caller``, for requests."""
 
     connection: Client | None = None
+    takes_failed_body: bool = False
 
     def request(self, call: "Call", message: Message, *, last: bool) -> None:
         """A request has come, the call's first or a further one; ``last`` where no other will follow."""
@@ -176,7 +183,10 @@ class Services:
         self._open.setdefault(provider, set()).add(call)
         self._made.setdefault(call.caller, set()).add(call)
         call.timer = self._later(seconds, _Deadline(self, call, seconds).passed)
-        provider.request(call, message, last=last)
+        if message.body_failed and not provider.takes_failed_body:
+            self.fail(call, CallError(400, FAILED_BODY, failed_body_text(message)))
+        else:
+            provider.request(call, message, last=last)
         return True
 
     def more(self, call: Call, message: Message, *, last: bool) -> bool:
@@ -194,6 +204,8 @@ class Services:
         if call.ended:
             return False
         last = last or not call.streamed
+        if message.body_failed and not call.caller.takes_failed_body:
+            return self.fail(call, CallError(502, FAILED_BODY, failed_body_text(message)))
         if self.recorder is not None:
             client = None if call.provider is None else call.provider.connection
             self.recorder.replied(call.number, call.channel(), message, client, last=last)
@@ -284,6 +296,12 @@ class _Deadline:
 
     def passed(self) -> None:
         self._services.expire(self._call, self._seconds)
+
+
+def failed_body_text(message: Message) -> str:
+    """What a receiver that needs a body is told where the body failed."""
+    failure = message.attachments[0]
+    return f"the body failed: {failure.text}" if isinstance(failure, FailedAttachment) else "the body failed"
 
 
 def _remove(calls: dict[Provider, set[Call]], provider: Provider, call: Call) -> None:

@@ -177,11 +177,11 @@ def _attached(columns: Columns, rows: int, size: Any) -> tuple[Any, Any]:
     """The columns ``attachments`` and ``size``; few rows have more than a body."""
     if not columns.attachments and not columns.sizes:
         return pa.nulls(rows, pa.list_(pa.binary())), size
-    attachments: list[tuple[bytes, ...] | None] = [None] * rows
+    attachments: list[tuple[bytes | None, ...] | None] = [None] * rows
     sizes = size.to_pylist()
     for row, each in columns.attachments:
         attachments[row] = each
-        sizes[row] += sum(map(len, each))
+        sizes[row] += sum(len(attachment) for attachment in each if attachment is not None)
     for row, octets in columns.sizes:
         sizes[row] = octets
     return pa.array(attachments, pa.list_(pa.binary())), pa.array(sizes, pa.int32())

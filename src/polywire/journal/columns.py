@@ -42,7 +42,7 @@ class Columns:
         self.flags: Final = BytesWriter()
         self.connections: Final = BytesWriter()
         self.times: Final = BytesWriter()
-        self.attachments: Final[list[tuple[int, tuple[bytes, ...]]]] = []  # by row
+        self.attachments: Final[list[tuple[int, tuple[bytes | None, ...]]]] = []  # by row
         self.sizes: Final[list[tuple[int, int]]] = []  # by row: where the body is not all there was
         self._kind: i64 = -1
         self._protocol: i64 = 0
@@ -122,8 +122,8 @@ class Columns:
             self._held = data
         return self._base
 
-    def attach(self, attachments: tuple[bytes, ...]) -> None:
-        """The last row has attachments."""
+    def attach(self, attachments: tuple[bytes | None, ...]) -> None:
+        """The last row has attachments; None is one that failed."""
         self.attachments.append((self.rows - 1, attachments))
 
     def size(self, octets: int) -> None:

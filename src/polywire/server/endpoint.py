@@ -8,7 +8,7 @@ what arrives meanwhile waits, and reading is paused, so it is little.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from polywire.hub.access import Identity
 from polywire.hub.client import Client
@@ -55,6 +55,14 @@ class Session(Protocol):
         """The time for the handshake, or for being silent, is over: the protocol's words, then ``Peer.close``."""
 
 
+@runtime_checkable
+class SaysTooBig(Protocol):
+    """A session that has words for a message too big to be read."""
+
+    def too_big(self) -> None:
+        """Put them into the outbox; the transport closes the connection."""
+
+
 MakeSession = Callable[[Client, "Endpoint", Limits], Session]
 Wrap = Callable[[list[bytes | memoryview]], list[bytes | memoryview]]
 
@@ -72,6 +80,7 @@ class Endpoint:
         self._session: Session | None = None
         self._held: list[bytes | str] | None = None
         self._last = b""
+        self._last_too_big = b""
         self._pauses = 0
         self._resumed = 0
         self._handshake: asyncio.TimerHandle | None = None
@@ -100,10 +109,14 @@ class Endpoint:
         """When what the peer sends was last left unread, by the hub's clock."""
         return self._gate.hub.clock() if self._pauses > 0 else self._resumed
 
-    def opened(self, transport: asyncio.Transport, last: bytes = b"") -> None:
-        """The peer is there: make its session. ``last`` is what the transport wants written before it closes."""
+    def opened(self, transport: asyncio.Transport, last: bytes = b"", last_too_big: bytes = b"") -> None:
+        """The peer is there: make its session. ``last`` is what the transport wants written before it closes.
+
+        ``last_too_big`` is that where a message was too big.
+        """
         self._transport = transport
         self._last = last
+        self._last_too_big = last_too_big
         transport.set_write_buffer_limits(high=HIGH_WATER)
         gate = self._gate
         if not gate.enter(self):
@@ -232,7 +245,7 @@ class Endpoint:
         self.broke("slow-reader-disconnected")
         self.abort()
 
-    def close(self, last: bytes | None = None) -> None:
+    def close(self, last: bytes | None = None, *, too_big: bool = False) -> None:
         """Write what is left, then what the transport wants last, and hang up; at once on a peer that reads nothing."""
         if self._closing:
             return
@@ -240,8 +253,32 @@ class Endpoint:
         self._closing = True
         transport = self._transport
         if transport is not None and not transport.is_closing():
-            transport.write(self._last if last is None else last)
+            if last is None:
+                last = self._last_too_big if too_big else self._last
+            transport.write(last)
             transport.close()
+            self._hanging_up = self._gate.loop.call_later(CLOSE_TIME, transport.abort)
+
+    def too_big(self) -> None:
+        """Let the session report a message that is too big to be read, before the transport closes."""
+        session: object = self._session
+        if not self._closing and isinstance(session, SaysTooBig):
+            self._guarded(session.too_big)
+
+    def linger(self) -> None:
+        """Write nothing more, but take and discard what the peer sends until it hangs up, ``CLOSE_TIME`` at most.
+
+        Closing at once while the peer is still sending would reset the connection, and the last words would be lost.
+        """
+        if self._closing:
+            return
+        self.outbox.finish()
+        self._closing = True
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            if transport.can_write_eof():
+                transport.write_eof()
+            transport.resume_reading()
             self._hanging_up = self._gate.loop.call_later(CLOSE_TIME, transport.abort)
 
     def abort(self) -> None:

@@ -7,7 +7,7 @@ import msgspec.json
 
 from polywire.hub.channels import from_stars
 from polywire.hub.hub import QUEUE_PREFIX, Hub
-from polywire.hub.message import Date, Headers, Message
+from polywire.hub.message import Date, FailedAttachment, Headers, Message
 from polywire.hub.peer import Limits
 from polywire.journal.kinds import PATTERN_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG
 from polywire.protocols import PROTOCOLS
@@ -16,6 +16,9 @@ from polywire.protocols.mqtt.stored import Snapshot, sessions_of
 from polywire.server.parts import PREFIX, restore_part
 
 Row = dict[str, Any]
+
+NOT_KEPT = "the attachment failed"
+"""The text of a failed attachment that comes from the journal, which keeps a null in its place."""
 
 
 def restore(hub: Hub, rows: Iterable[Row], limits: Limits) -> tuple[int, int, int]:
@@ -52,7 +55,7 @@ def message_of(row: Row, *, retain: bool) -> Message:
         row["body"],
         row["content_type"] or "",
         headers_of(row["headers"]),
-        tuple(row["attachments"] or ()),
+        tuple(FailedAttachment(NOT_KEPT) if each is None else each for each in row["attachments"] or ()),
         retain,
         int(row["ts"].timestamp() * 1_000_000) * 1000,
         row["connection"],

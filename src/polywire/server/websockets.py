@@ -8,7 +8,7 @@ written goes straight to the transport below: sessions frame their own messages,
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Any, cast
 
 from picows import (
     WSAutoPingStrategy,
@@ -46,8 +46,29 @@ NOT_ON_THE_WIRE = {WSCloseCode.NO_INFO, WSCloseCode.ABNORMAL_CLOSURE}
 """Codes that say how a connection ended, and may not be sent."""
 
 # It has a line for each connection and each error of a peer; the hub counts them instead.
-quiet = logging.getLogger("picows.websocket")
-quiet.setLevel(logging.CRITICAL)
+log = logging.getLogger("picows.websocket")
+log.setLevel(logging.CRITICAL)
+
+
+class FrameTooBigError(Exception):
+    """A frame's header announces more than a message may have."""
+
+
+class Quiet(logging.LoggerAdapter[logging.Logger]):
+    """``picows``' logger. It reports what is wrong with a frame here before it hangs up.
+
+    Raising keeps it from hanging up on a frame that is too big: the session reports it first. The frame before it is
+    lost where both came at once.
+    """
+
+    def error(self, msg: object, *args: Any, **kwargs: Any) -> None:
+        """An error of the peer; ``picows`` passes the closing code and the words for it."""
+        if args and args[0][0] == WSCloseCode.MESSAGE_TOO_BIG:
+            raise FrameTooBigError
+        super().error(msg, *args, **kwargs)
+
+
+quiet = Quiet(log, {})
 
 MakeEndpoint = Callable[[], Endpoint]
 
@@ -70,7 +91,8 @@ class WebSocketListener(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         """The opening handshake is done."""
-        self.endpoint.opened(transport.underlying_transport, close(WSCloseCode.OK.value))
+        too_big = close(WSCloseCode.MESSAGE_TOO_BIG.value)
+        self.endpoint.opened(transport.underlying_transport, close(WSCloseCode.OK.value), too_big)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:  # noqa: ARG002 - the endpoint knows its transport
         """The end."""
@@ -108,6 +130,8 @@ class WebSocketListener(WSListener):
         """Say what is wrong, and hang up."""
         self._over = True
         self._parts.clear()
+        if code == WSCloseCode.MESSAGE_TOO_BIG:
+            self.endpoint.too_big()
         self.endpoint.outbox.finish()
         transport.send_close(code, words)
 
@@ -222,8 +246,12 @@ class WebSocketProtocol(WSProtocol):  # type: ignore[misc]  # its stub leaves th
         """Octets have come."""
         if self._ended:
             return
-        super().buffer_updated(nbytes)
         transport: WSTransport = self.transport
+        try:
+            super().buffer_updated(nbytes)
+        except FrameTooBigError:
+            listener: WebSocketListener = self.listener
+            listener.refuse(transport, WSCloseCode.MESSAGE_TOO_BIG, b"the message is too big")
         if self._before_login >= 0:
             self._look_at_login(transport, nbytes)
         if transport.is_close_frame_sent:
@@ -248,7 +276,10 @@ class WebSocketProtocol(WSProtocol):  # type: ignore[misc]  # its stub leaves th
             return
         if closing.recv is None:
             listener.endpoint.broke(FAULTS.get(closing.sent.code, "websocket"))
-        listener.endpoint.close(b"")
+        if closing.sent.code == WSCloseCode.MESSAGE_TOO_BIG:
+            listener.endpoint.linger()
+        else:
+            listener.endpoint.close(b"")
 
     def _upgrade(self, request: WSUpgradeRequest) -> WSListener | WSUpgradeResponseWithListener:
         self._handshake_done()

@@ -28,9 +28,15 @@ class UmqPeer:
     """One connection to the site's hub. It has said hello unless ``hello`` is None."""
 
     def __init__(
-        self, site: Site, hello: str | None = "H1:", *, limits: Limits | None = None, cap: int = 1 << 22
+        self,
+        site: Site,
+        hello: str | None = "H1:",
+        *,
+        limits: Limits | None = None,
+        cap: int = 1 << 22,
+        local: bool = True,
     ) -> None:
-        self.wire: Wire = site.connect("umq", UmqSession, limits=limits, cap=cap)
+        self.wire: Wire = site.connect("umq", UmqSession, limits=limits, cap=cap, local=local)
         if hello is not None:
             assert self.say(hello) == ["W1:"]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 import pytest
 
@@ -309,6 +310,7 @@ def test_a_reader_that_does_not_read_makes_the_publisher_wait() -> None:
     run(main)
 
 
+@pytest.mark.rule("UMQ-159")
 def test_attributes_of_one_side_are_seen_by_the_other() -> None:
     async def main() -> None:
         async with connected(echo) as both:
@@ -322,6 +324,13 @@ def test_attributes_of_one_side_are_seen_by_the_other() -> None:
             assert both.far.attributes["room"].value == "kitchen"
             assert both.far.attributes["room"].attachments == (b"plan",)
             assert "colour" not in both.far.attributes
+            seen = both.far.attributes
+            assert isinstance(seen, Mapping)
+            assert {name: each.value for name, each in seen.items()} == {"room": "kitchen"}
+            assert seen.get("colour") is None
+            assert not hasattr(seen, "set")
+            with pytest.raises(TypeError):
+                seen["room"] = seen["room"]  # type: ignore[index]
 
     run(main)
 

@@ -74,10 +74,18 @@ def test_each_command_is_read_and_written(message: str, frame: Frame) -> None:
 
 @pytest.mark.rule("UMQ-05", "UMQ-80")
 def test_any_other_first_character_is_an_unknown_command() -> None:
-    known = set("A-HWFCBRETDUSX")
+    known = set("A-HWFCBRETDUSX!")
     for code in [*range(0x250), 0x661, 0xFF28, 0x1F600]:
         if chr(code) not in known:
             expect(wrong(f"{chr(code)}1:x"), "UMQ-80", 0, code=4)
+
+
+@pytest.mark.rule("UMQ-156")
+def test_an_exclamation_mark_is_read_as_an_exception_and_never_written() -> None:
+    assert one("!5AX12:7 No route to method") == CallException(int("5AX12", 36), "7 No route to method")
+    assert one("!:") == CallException(0, "")
+    assert encode(CallException(5, "7 No route to method")) == "E5:7 No route to method"
+    expect(wrong("A1:!5:7 No route"), "UMQ-85", 3)
 
 
 @pytest.mark.rule("UMQ-80")

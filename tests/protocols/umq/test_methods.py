@@ -11,6 +11,7 @@ from polywire.protocols.umq.methods import (
     CallService,
     Method,
     Publish,
+    ReadAttributes,
     Serve,
     SubscribeTopic,
     Unserve,
@@ -48,6 +49,7 @@ EACH: list[tuple[str, Method]] = [
     ('["serve","lamp",5]', Serve("lamp", 5)),
     ('["unserve","lamp"]', Unserve("lamp")),
     ('["whoami"]', WhoAmI()),
+    ('["attributes",7]', ReadAttributes(7)),
 ]
 
 
@@ -71,7 +73,7 @@ def test_each_method_is_read_and_written(payload: str, method: Method) -> None:
 
 
 def test_the_table_has_exactly_the_methods_of_the_page() -> None:
-    assert list(METHODS) == ["subscribe", "unsubscribe", "publish", "call", "serve", "unserve", "whoami"]
+    assert list(METHODS) == ["subscribe", "unsubscribe", "publish", "call", "serve", "unserve", "whoami", "attributes"]
 
 
 @pytest.mark.rule("UMQ-111")
@@ -169,6 +171,9 @@ def test_an_unknown_method_has_no_route(name: str) -> None:
         ('["unserve"]', "UMQ-117"),
         ('["unserve",""]', "UMQ-117"),
         ('["whoami",1]', "UMQ-118"),
+        ('["attributes"]', "UMQ-158"),
+        ('["attributes","7"]', "UMQ-158"),
+        ('["attributes",-7]', "UMQ-158"),
     ],
     ids=lambda text: text[:60],
 )

@@ -5,8 +5,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from polywire.client.errors import Timeout
-from polywire.protocols.umq import FatalCode, HubRequest, RemoteHub, RpcException, connect
+import polywire
+from polywire.client.errors import CallFailed, Timeout
+from polywire.protocols.umq import (
+    AttachmentError,
+    AttachmentFailed,
+    FatalCode,
+    HubRequest,
+    RemoteHub,
+    Reply,
+    Request,
+    RpcException,
+    connect,
+)
 from tests.client.loops import run
 from tests.hub_process import HubProcess, running_hub
 from tests.interop.speaker import WebSocketWire
@@ -141,3 +152,78 @@ def test_the_subprotocol_is_offered_and_accepted(hub: HubProcess) -> None:
     wire = WebSocketWire(hub.addresses["umq"], "umq")
     assert wire.subprotocol == "umq"
     wire.close()
+
+
+async def failing() -> bytes:
+    raise OSError("Upstream download error")
+
+
+@pytest.mark.rule("UMQ-154", "UMQ-155")
+def test_a_failed_attachment_is_its_error_and_a_failed_body_is_raised(hub: HubProcess) -> None:
+    async def main() -> None:
+        async with connect(url(hub)) as peer, polywire.connect(url(hub)) as bus:
+            both = await bus.subscribe("failing")
+            async with await RemoteHub(peer).subscribe("failing") as messages:
+                await peer.call('["publish","failing",null]', [failing()])
+                await peer.call('["publish","failing","x"]', [b"1", failing(), b"3"])
+                with pytest.raises(AttachmentFailed, match="Upstream download error"):
+                    await anext(messages)
+                message = await anext(messages)
+            for each in (message, await anext(both)):  # the bus has nothing without a body
+                assert each.body == b"x"
+                first, second, third = each.attachments
+                assert (first, third) == (b"1", b"3")
+                assert isinstance(second, AttachmentFailed)
+
+    run(main)
+
+
+@pytest.mark.rule("UMQ-154", "UMQ-155")
+def test_failed_attachments_of_calls(hub: HubProcess) -> None:
+    def raw_service(request: Request) -> Reply:
+        return Reply("", [failing()]) if "bodiless" in request.text else Reply("fine", [failing(), b"2"])
+
+    seen: list[HubRequest] = []
+
+    def service(request: HubRequest) -> str:
+        seen.append(request)
+        return "ok"
+
+    async def main() -> None:
+        async with connect(url(hub)) as peer, polywire.connect(url(hub)) as bus:
+            remote = RemoteHub(peer)
+            await peer.call(f'["serve","replies",{peer.register(raw_service)}]')
+            answer = await remote.call("replies", "get")
+            assert answer.body == b"fine"
+            assert isinstance(answer.attachments[0], AttachmentFailed)
+            assert answer.attachments[1] == b"2"
+            with pytest.raises(AttachmentFailed, match="Upstream download error"):
+                await remote.call("replies", "bodiless")
+            with pytest.raises(CallFailed, match="the body failed: Upstream download error"):
+                await bus.call("replies", "bodiless", b"")
+            await remote.serve("requests", service)
+            assert (await peer.call('["call","requests","get","x"]', [failing()])).text == "ok"
+            assert isinstance(seen[0].attachments[0], AttachmentFailed)
+            with pytest.raises(RpcException, match="the body failed: Upstream download error"):
+                await peer.call('["call","requests","get",null]', [failing()])
+            assert len(seen) == 1
+
+    run(main)
+
+
+@pytest.mark.rule("UMQ-157", "UMQ-158")
+def test_attributes_of_this_and_of_another_connection(hub: HubProcess) -> None:
+    async def main() -> None:
+        async with connect(url(hub)) as peer, connect(url(hub)) as other:
+            peer.set("room", "kitchen")
+            peer.set("icon", "png", [b"\x89", failing()])
+            who = await RemoteHub(peer).whoami()
+            assert who["attributes"]["room"] == "kitchen"
+            found = await RemoteHub(other).attributes(who["connection"])
+            assert {name: each.value for name, each in found.items()} == {"room": "kitchen", "icon": "png"}
+            assert found["icon"].attachments == (b"\x89", AttachmentError("Upstream download error", 0, 1))
+            with pytest.raises(RpcException) as failure:
+                await RemoteHub(other).attributes(999_999)
+            assert failure.value.code == FatalCode.BAD_REQUEST
+
+    run(main)

@@ -17,6 +17,8 @@ from tests.faults.proxy import proxied, random_cuts
 from tests.protocols.umq.programs import connected
 from tests.server.certificates import Authority
 
+MIB = 1024 * 1024
+
 
 def echo(request: Request) -> Reply:
     async def attachment(at: int) -> bytes:
@@ -250,5 +252,25 @@ def test_what_runs_for_a_peer_ends_with_it() -> None:
                 await until(lambda: bool(server.peers))
             await until(lambda: not server.peers)
             assert ended == ["joined"]
+
+    run(main)
+
+
+@pytest.mark.rule("UMQ-160")
+@pytest.mark.parametrize("size", [17 * MIB, 65 * MIB])
+def test_a_message_that_is_too_big_gets_code_9_and_then_1009(size: int) -> None:
+    async def main() -> None:
+        async with (
+            serve(echo, port=0) as server,
+            web_connect(server.url.replace("umq:", "ws:"), compression=None) as web,
+        ):
+            await web.send("H1:")
+            assert await web.recv() == "W1:"
+            await web.send(bytes(size))
+            assert str(await web.recv()).startswith("F0:9 Limit exceeded: ")
+            with pytest.raises(ConnectionClosed) as caught:
+                await web.recv()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1009
 
     run(main)

@@ -104,7 +104,10 @@ def test_the_hub_says_who_the_peer_is_to_it() -> None:
     peer = UmqPeer(site, 'H1:{"user":"anna","password":"pw"}')
     number = peer.wire.client.number
     assert peer.say('C1:["whoami"]') == [
-        f'R1:{{"user":"anna","groups":[],"how":"password","connection":{number},"address":"192.0.2.1:5000"}}'
+        (
+            f'R1:{{"user":"anna","groups":[],"how":"password","connection":{number},"address":"192.0.2.1:5000",'
+            '"attributes":{}}'
+        )
     ]
 
 
@@ -182,6 +185,66 @@ def test_attributes_are_kept_while_the_connection_lives(site: Site) -> None:
     assert sorted(attributes) == ["icon", "name"]
     assert attributes["icon"].attachments == (b"\x89",)
     assert list(UmqPeer(site).session.attributes) == []
+
+
+def attributes_of(peer: UmqPeer, reader: UmqPeer) -> str | bytes:
+    (answer,) = reader.say(f'C9:["attributes",{peer.wire.client.number}]')
+    return answer
+
+
+@pytest.mark.rule("UMQ-157")
+def test_attributes_are_in_the_answer_to_whoami(site: Site) -> None:
+    peer = UmqPeer(site)
+    peer.say("S:key=value", "A2:S:icon=png", b"\x89")
+    answer, *attached = peer.say('C1:["whoami"]')
+    assert str(answer).endswith('"attributes":{"key":"value","icon":{"value":"png","attachments":[0,1]}}}')
+    assert str(answer).startswith("A2:R1:{")
+    assert attached == [b"\x89", "-:not received yet"]
+    peer.say("-:lost", "X:key")
+    answer, *attached = peer.say('C1:["whoami"]')
+    assert str(answer).endswith('"attributes":{"icon":{"value":"png","attachments":[0,1]}}}')
+    assert attached == [b"\x89", "-:lost"]
+
+
+@pytest.mark.rule("UMQ-158")
+def test_attributes_of_others_are_for_the_same_machine_without_rules(site: Site) -> None:
+    peer, other = UmqPeer(site), UmqPeer(site)
+    far = UmqPeer(site, local=False)
+    peer.say("S:key=value")
+    far.say("S:key=far")
+    assert attributes_of(peer, other) == 'R9:{"key":"value"}'
+    assert attributes_of(far, other) == 'R9:{"key":"far"}'
+    forbidden = "E9:12 Forbidden: there is no such connection, or the access rules don't allow it"
+    assert [attributes_of(far, far), attributes_of(peer, far)] == ['R9:{"key":"far"}', forbidden]
+    assert other.say('C9:["attributes",999]') == ["E9:11 Bad request: there is no connection 999 that speaks UMQ"]
+    assert far.say('C9:["attributes",999]') == [forbidden]
+    number = peer.wire.client.number
+    peer.wire.lose()
+    assert other.say(f'C9:["attributes",{number}]') == [
+        f"E9:11 Bad request: there is no connection {number} that speaks UMQ"
+    ]
+
+
+@pytest.mark.rule("UMQ-158")
+def test_attributes_of_others_are_for_the_same_user_and_whom_a_rule_allows() -> None:
+    rules = AccessRules(
+        [
+            AccessRule(["publish"], ["**"]),
+            AccessRule(["signal"], ["$attributes/anna"], user="boss"),
+            AccessRule(["signal"], ["$attributes/**"], user="root"),
+        ]
+    )
+    site = Site(passwords=dict.fromkeys(["anna", "bert", "boss", "root"], "x"), rules=rules)
+    first, second, bert, boss, root = [
+        UmqPeer(site, f'H1:{{"user":"{name}","password":"x"}}') for name in ("anna", "anna", "bert", "boss", "root")
+    ]
+    first.say("S:key=value")
+    forbidden = "E9:12 Forbidden: there is no such connection, or the access rules don't allow it"
+    assert [attributes_of(first, each) for each in (second, boss, root)] == ['R9:{"key":"value"}'] * 3
+    assert attributes_of(first, bert) == forbidden
+    assert [attributes_of(bert, boss), attributes_of(bert, root)] == [forbidden, "R9:{}"]
+    assert [peer.say('C9:["attributes",999]')[0] for peer in (bert, boss)] == [forbidden] * 2
+    assert root.say('C9:["attributes",999]')[0] != forbidden
 
 
 @pytest.mark.rule("UMQ-140")

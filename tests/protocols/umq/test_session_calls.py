@@ -2,7 +2,7 @@
 
 import pytest
 
-from polywire.hub.message import Message
+from polywire.hub.message import FailedAttachment, Message
 from polywire.hub.outbox import PATIENCE
 from polywire.hub.peer import Limits
 from polywire.hub.services import Call, Caller, CallError, Provider
@@ -242,8 +242,7 @@ def test_a_reply_that_never_becomes_whole_fails_the_call(site: Site) -> None:
     peer = serving(site, limits=Limits(message_size=100))
     client = ask(site)[0]
     peer.say("A1:R1:", "-:gone")
-    reason = "the reply is not whole: attachment 1 failed: 'gone'"
-    assert client.got == [CallError(502, "bad-reply", reason)]
+    assert client.got == [CallError(502, "failed-body", "the body failed: gone")]
     client = ask(site)[0]
     peer.say("A2:R2:" + "x" * 90, b"y" * 11, b"z")
     (error,) = client.got
@@ -255,6 +254,35 @@ def test_a_reply_that_never_becomes_whole_fails_the_call(site: Site) -> None:
     assert isinstance(error, CallError)
     assert error.code == 413
     assert not peer.wire.closed
+
+
+@pytest.mark.rule("UMQ-154", "UMQ-155")
+def test_failed_attachments_of_requests_and_replies_are_relayed(site: Site) -> None:
+    peer, caller = serving(site), UmqPeer(site)
+    caller.say('A3:C1:["call","lamp","on","x"]', b"1", "-:disk full", b"3")
+    assert peer.hears() == ['A3:B1:5A:["on","x"]', b"1", "-:disk full", b"3"]
+    peer.say("A2:R1:done", "-:Upstream download error", b"2")
+    assert caller.hears() == ["A2:R1:done", "-:Upstream download error", b"2"]
+    caller.say('A2:C2:["call","lamp","on",null]', "-:", b"2")
+    assert peer.hears() == ['A2:B2:5A:["on",null]', "-:", b"2"]
+    peer.say("A1:R2:", "-:gone")
+    assert caller.hears() == ["A1:R2:", "-:gone"]
+    assert (peer.faults, caller.faults) == ({}, {})
+
+
+@pytest.mark.rule("UMQ-154", "UMQ-155")
+def test_other_protocols_miss_a_failed_attachment_only_where_it_is_the_body(site: Site) -> None:
+    service, peer = Service(site, "radio"), serving(site)
+    peer.say('A2:C2:["call","radio","on","x"]', "-:lost", b"2")
+    assert (service.asked[0].body, service.asked[0].attachments) == (b"x", (FailedAttachment("lost"), b"2"))
+    assert peer.say('A1:C3:["call","radio","on",null]', "-:lost") == ["E3:11 Bad request: the body failed: lost"]
+    assert len(service.calls) == 1
+    client = ask(site)[0]
+    peer.hears()
+    peer.say("A1:R1:done", "-:lost")
+    (reply,) = client.got
+    assert isinstance(reply, Message)
+    assert reply.body == b"done"
 
 
 def test_an_exception_of_the_peer_is_the_callers_error(site: Site) -> None:
@@ -357,6 +385,6 @@ def test_attachments_of_methods_without_a_use_for_them_are_passed_over(site: Sit
         "R2:null",
         (
             "E3:7 No route to method: there is no method 'fly', only subscribe, unsubscribe, publish, call, serve, "
-            "unserve, whoami"
+            "unserve, whoami, attributes"
         ),
     ]

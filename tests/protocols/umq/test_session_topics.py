@@ -10,7 +10,7 @@ from polywire.hub.peer import Limits
 from polywire.protocols.fmqp.frames import Publication, Subscription, encode
 from polywire.protocols.fmqp.session import FmqpSession
 from tests.protocols.umq.peers import UmqPeer
-from tests.sessions import Site
+from tests.sessions import Site, Wire
 
 
 @pytest.fixture
@@ -86,12 +86,46 @@ def test_a_publication_waits_for_its_attachments_and_delays_nothing_behind_it(si
     assert peer.say(b"slow") == ["T7:slow", "R2:null"]
 
 
-def test_a_failed_attachment_fails_its_message_alone(site: Site) -> None:
+@pytest.mark.rule("UMQ-154")
+def test_a_failed_attachment_fails_nothing_else(site: Site) -> None:
     peer = UmqPeer(site)
-    peer.say('C1:["subscribe","a",7]')
-    said = peer.say('A3:C2:["publish","a",null]', 'A1:C3:["publish","a",null]', b"1", "-:disk full", b"3", b"good")
-    assert said == ["E2:11 Bad request: attachment 2 failed: 'disk full'", "T7:good", "R3:null"]
-    assert peer.faults == {"UMQ-88": 1}
+    peer.say('C1:["subscribe","a",7]', 'C2:["subscribe","a",8,{"envelope":true}]')
+    said = peer.say('A3:C3:["publish","a",null]', 'A1:C4:["publish","b",null]', b"1", "-:disk full", b"3", b"good")
+    attached: list[str | bytes] = ["-:disk full", b"3"]
+    envelope = '{"channel":"a","headers":{},"body":"1","ts":0}'
+    assert said == ["A2:T7:1", *attached, f"A2:T8:{envelope}", *attached, "R3:null", "R4:null"]
+    said = peer.say('A2:C5:["publish","a",""]', "-:", b"2")
+    assert said[:4] == ["A3:T7:", b"", "-:", b"2"]
+    assert peer.faults == {}
+
+
+def fmqp_listener(site: Site) -> Wire:
+    return site.connect("fmqp", FmqpSession).feed(encode(Subscription("a")))
+
+
+@pytest.mark.rule("UMQ-155")
+def test_a_body_that_failed_is_relayed_to_umq_and_lost_to_others(site: Site) -> None:
+    peer, other = UmqPeer(site), fmqp_listener(site)
+    peer.say('C1:["subscribe","a",7]', 'C2:["subscribe","a",8,{"envelope":true}]')
+    said = peer.say('A2:C3:["publish","a",null,{"content_type":"image/png"}]', "-:Upstream download error", b"2")
+    attached: list[str | bytes] = ["-:Upstream download error", b"2"]
+    envelope = '{"channel":"a","headers":{},"body":null,"ts":0}'
+    assert said == ["A2:T7:", *attached, f"A2:T8:{envelope}", *attached, "R3:null"]
+    assert (other.taken(), peer.drops) == (b"", {"failed-body": 1})
+    peer.say('A1:C4:["publish","a","x"]', "-:lost")
+    assert other.taken() == encode(Publication("a", b"x"))
+    for refused in ('["publish","queue/q",null]', '["publish","a",null,{"retain":true}]'):
+        (answer,) = peer.say(f"A1:C5:{refused}", "-:lost")
+        assert answer == "E5:11 Bad request: what is queued or retained needs a body, and that failed"
+
+
+@pytest.mark.rule("UMQ-154")
+def test_failed_attachments_stay_with_what_is_queued_or_retained(site: Site) -> None:
+    peer = UmqPeer(site)
+    assert peer.say('A1:C1:["publish","queue/q","x"]', "-:lost") == ["R1:null"]
+    assert peer.say('A1:C2:["publish","a","x",{"retain":true}]', "-:lost") == ["R2:null"]
+    assert peer.say('C3:["subscribe","queue/q",7]') == ["R3:null", "A1:T7:x", "-:lost"]
+    assert peer.say('C4:["subscribe","a",8]') == ["R4:null", "A1:T8:x", "-:lost"]
 
 
 @pytest.mark.rule("UMQ-151")

@@ -4,6 +4,7 @@
 ``methods``, ``envelopes`` and ``bodies`` are the payloads of the hub itself; UMQ leaves payloads to its users.
 """
 
+from polywire.client.errors import AttachmentFailed
 from polywire.protocols.umq.attributes import Attribute, Attributes
 from polywire.protocols.umq.callbacks import Callbacks
 from polywire.protocols.umq.calls import IncomingCalls, OutgoingCalls
@@ -29,7 +30,7 @@ from polywire.protocols.umq.frames import (
     encode,
 )
 from polywire.protocols.umq.peer.arriving import Arriving, Received
-from polywire.protocols.umq.peer.failures import AttachmentFailed, Rejected, RpcException
+from polywire.protocols.umq.peer.failures import Rejected, RpcException
 from polywire.protocols.umq.peer.handling import Reply, Request
 from polywire.protocols.umq.peer.limits import Limits
 from polywire.protocols.umq.peer.peer import Peer

@@ -3,15 +3,16 @@
 from typing import Final, final
 
 from polywire.hub.client import Client
-from polywire.hub.message import Message
+from polywire.hub.message import Attached, Message
 from polywire.hub.outbox import Outbox
 from polywire.hub.services import CallError
 from polywire.protocols.frame import Frame
 from polywire.protocols.umq.base36 import write
 from polywire.protocols.umq.calls import IncomingCalls
 from polywire.protocols.umq.codes import FatalCode, error_text
+from polywire.protocols.umq.envelopes import write_answer
 from polywire.protocols.umq.frames import Call, CallException, Result, encode
-from polywire.protocols.umq.updates import SLOW_READER, bare
+from polywire.protocols.umq.updates import SLOW_READER, attach, bare
 from polywire.protocols.websocket import text
 
 # UMQ-147: how the failures of a call that the hub itself finds are told. Other codes are the service's own words.
@@ -72,6 +73,14 @@ class Answers:
         if call_id in self.due:
             self.due.finish(answer)
             self.send(answer)
+
+    def json(self, call_id: int, value: object, attachments: tuple[Attached, ...]) -> None:
+        """Answer a request with JSON that has attachments."""
+        if call_id in self.due:
+            self.due.finish(Result(call_id, ""))
+            if not self.closed:
+                answer = attach(write_answer(value).encode(), attachments)
+                self._outbox.put(answer.head(f"R{write(call_id)}:".encode()) + answer.rest)
 
     def body(self, call_id: int, message: Message) -> None:
         """Answer a request with a bare body (UMQ-110), unless the reader is too slow for replies."""

@@ -3,7 +3,8 @@
 An attribute counts from its ``S`` on; the attachments that are part of its value fill in as they arrive.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from polywire.protocols.umq.codes import FatalCode
@@ -30,6 +31,9 @@ class Attribute:
         """The attachments in order."""
         return tuple(self._attachments)
 
+    def __repr__(self) -> str:
+        return f"Attribute({self.value!r}, {len(self._attachments)} attachments)"
+
     @property
     def complete(self) -> bool:
         """Whether all attachments are there, and none has failed."""
@@ -41,8 +45,11 @@ class Attribute:
         self._attachments[frame.index] = frame.body if isinstance(frame, Attachment) else frame
 
 
-class Attributes:
-    """The peer's attributes by name: at most ``limit`` of them, and ``max_size`` characters and octets in all."""
+class Attributes(Mapping[str, Attribute]):
+    """The peer's attributes by name: at most ``limit`` of them, and ``max_size`` characters and bytes in all.
+
+    ``view`` is the same for those who only read.
+    """
 
     def __init__(self, *, limit: int = MAX_ATTRIBUTES, max_size: int = MAX_SIZE) -> None:
         self.limit: Final = limit
@@ -50,6 +57,7 @@ class Attributes:
         self.size = 0
         self._named: dict[str, Attribute] = {}
         self._waiting: dict[int, str] = {}
+        self.view: Final[Mapping[str, Attribute]] = MappingProxyType(self._named)
 
     def __len__(self) -> int:
         return len(self._named)
@@ -57,15 +65,8 @@ class Attributes:
     def __iter__(self) -> Iterator[str]:
         return iter(self._named)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._named
-
     def __getitem__(self, name: str) -> Attribute:
         return self._named[name]
-
-    def get(self, name: str) -> Attribute | None:
-        """The attribute, or None where it is not set."""
-        return self._named.get(name)
 
     def set(self, frame: SetAttribute) -> None:
         """Note an ``S``. The new value replaces the old one, whose missing attachments are no longer waited for."""

@@ -31,6 +31,7 @@ class Calling(Caller):
 
     def __init__(self, services: Services, client: Client, answers: Answers, topics: Publications) -> None:
         self.connection = client
+        self.takes_failed_body = True
         self._services: Final = services
         self._client: Final = client
         self._answers: Final = answers

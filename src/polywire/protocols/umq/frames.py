@@ -36,8 +36,10 @@ UNSUBSCRIBE: Final = 85  # U
 WELCOME: Final = 87  # W
 UNSET_ATTRIBUTE: Final = 88  # X
 ATTACHMENT_ERROR: Final = 45  # -
+NOT_HANDLED: Final = 33  # ! (UMQ-156): an E in a later revision's words, read and never written
 
 COMMANDS: Final = "-HWFCBRETDUSX"
+READ: Final = "-HWFCBRETDUSX!"
 WITH_ATTACHMENTS: Final = "HWCRBTS"  # UMQ-85
 
 
@@ -292,7 +294,7 @@ class Decoder:
         if command not in WITH_ATTACHMENTS:
             if command == "A":
                 raise self._wrong("an attachment count stands before another one", "UMQ-85", pos)
-            if command in COMMANDS:
+            if command in READ:
                 raise self._wrong(f"command '{command}' can't have attachments", "UMQ-85", pos)
             raise self._unknown(command, pos)
         room: int = self._max_unfinished - self._queue.due
@@ -318,7 +320,7 @@ class Decoder:
             if end - pos <= SAFE_DIGITS:
                 short = short * 36 + value
             end += 1
-        if message[pos] not in COMMANDS:
+        if message[pos] not in READ:
             raise self._unknown(message[pos], pos)
         if end == size or char != COLON:
             raise self._no_separator(message, end, size)
@@ -352,6 +354,8 @@ class Decoder:
             if not self._queue.take():
                 raise self._wrong("an attachment error for an attachment nobody announced", "UMQ-89", pos)
             return AttachmentError(message[start:], self._queue.owner, self._queue.index)
+        if command == NOT_HANDLED:
+            return CallException(number, message[start:])
         if command == HELLO:
             return Hello(number, message[start:], count, self._announce(count))
         if command == WELCOME:

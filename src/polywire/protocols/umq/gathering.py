@@ -8,19 +8,20 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
+from polywire.hub.message import Attached, FailedAttachment
 from polywire.hub.services import Call
 from polywire.protocols.umq.bodies import Body
 from polywire.protocols.umq.codes import FatalCode
 from polywire.protocols.umq.errors import MethodError
 from polywire.protocols.umq.frames import Attachment, AttachmentError
-from polywire.protocols.umq.methods import CallService, Publish, shown
+from polywire.protocols.umq.methods import CallService, Publish
 
 
 @final
 class Unfinished:
     """A request of the peer (``call_id`` and ``method``), or its answer (``body``) to a ``call`` of its service.
 
-    ``problem`` is what came in the place of an attachment, or the limit that was passed.
+    ``problem`` is the limit that was passed.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Unfinished:
         self.body: Final = body
         self.due: i64 = attachments
         self.size: i64 = size
-        self.attachments: Final[list[bytes]] = []
+        self.attachments: Final[list[Attached]] = []
         self.problem: MethodError | None = None
 
 
@@ -77,17 +78,18 @@ class Gathering:
         if message is None:
             return None
         message.due -= 1
+        attachment: Attached
+        size: i64
         if isinstance(frame, AttachmentError):
-            reason = f"attachment {frame.index + 1} failed: {shown(frame.message)}"
-            message.problem = MethodError(reason, rule="UMQ-88")
+            attachment, size = FailedAttachment(frame.message), len(frame.message)  # UMQ-154: it fails nothing else
         else:
-            size: i64 = len(frame.body)
-            if self._held + size > self._limit:
-                message.problem = self._too_much()
-            else:
-                self._held += size
-                message.size += size
-                message.attachments.append(frame.body)
+            attachment, size = frame.body, len(frame.body)
+        if self._held + size > self._limit:
+            message.problem = self._too_much()
+        else:
+            self._held += size
+            message.size += size
+            message.attachments.append(attachment)
         if message.due > 0 and message.problem is None:
             return None
         del self._waiting[frame.owner]
@@ -102,3 +104,13 @@ class Gathering:
     def _too_much(self) -> MethodError:
         reason = f"messages that wait for attachments hold more than {self._limit} octets"
         return MethodError(reason, rule="UMQ-151", code=FatalCode.LIMIT_EXCEEDED)
+
+
+def assembled(body: Body | None, attachments: tuple[Attached, ...]) -> tuple[bytes, tuple[Attached, ...], bool]:
+    """A body's bytes, the attachments beside it (UMQ-121), and whether the body was an attachment that failed."""
+    if body is not None and body.data is not None:
+        return body.data, attachments, False
+    first = attachments[0]
+    if isinstance(first, bytes):
+        return first, attachments[1:], False
+    return b"", attachments, True

@@ -127,12 +127,26 @@ class WhoAmI(Frame):
     """``["whoami"]``."""
 
 
-Method: TypeAlias = SubscribeTopic | UnsubscribeTopic | Publish | CallService | Serve | Unserve | WhoAmI
+@final
+@mypyc_attr(acyclic=True)
+class ReadAttributes(Frame):
+    """``["attributes", connection]``: the attributes that a connection has set."""
+
+    __match_args__: ClassVar[tuple[str, ...]] = ("connection",)
+
+    def __init__(self, connection: int) -> None:
+        self.connection: Final = connection
+
+
+Method: TypeAlias = (
+    SubscribeTopic | UnsubscribeTopic | Publish | CallService | Serve | Unserve | WhoAmI | ReadAttributes
+)
 
 
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _STRING: Final = msgspec.json.Decoder(str)
 _ID: Final[msgspec.json.Decoder[int | str]] = msgspec.json.Decoder(int | str)
+_CONNECTION: Final = msgspec.json.Decoder(int)
 _SUBSCRIBE_OPTIONS: Final = msgspec.json.Decoder(SubscribeOptions | None)
 _PUBLISH_OPTIONS: Final = msgspec.json.Decoder(PublishOptions | None)
 _CALL_OPTIONS: Final = msgspec.json.Decoder(CallOptions | None)
@@ -195,6 +209,13 @@ def _whoami(parts: list[msgspec.Raw], attachments: int) -> WhoAmI:  # noqa: ARG0
     return WhoAmI()
 
 
+def _attributes(parts: list[msgspec.Raw], attachments: int) -> ReadAttributes:  # noqa: ARG001 - as above
+    connection = decode_json(_CONNECTION, parts[1], "connection", "UMQ-158")
+    if connection < 0:
+        raise MethodError(f"connection {shown(connection)} is not the number of one", rule="UMQ-158")
+    return ReadAttributes(connection)
+
+
 # Each method: its reader, the least and the most arguments, its rule.
 METHODS: Final[dict[str, tuple[Callable[[list[msgspec.Raw], int], Method], int, int, str]]] = {
     "subscribe": (_subscribe, 2, 3, "UMQ-112"),
@@ -204,6 +225,7 @@ METHODS: Final[dict[str, tuple[Callable[[list[msgspec.Raw], int], Method], int, 
     "serve": (_serve, 2, 2, "UMQ-116"),
     "unserve": (_unserve, 1, 1, "UMQ-117"),
     "whoami": (_whoami, 0, 0, "UMQ-118"),
+    "attributes": (_attributes, 1, 1, "UMQ-158"),
 }
 
 
@@ -285,6 +307,8 @@ def _write(method: Method, attachments: Sequence[bytes]) -> Payload:
         return _array(["serve", service, check_id(method.callback_id, "callback id")])
     if isinstance(method, Unserve):
         return _array(["unserve", _checked(method.service, "service", "UMQ-117")])
+    if isinstance(method, ReadAttributes):
+        return _array(["attributes", method.connection])
     return _array(["whoami"])
 
 

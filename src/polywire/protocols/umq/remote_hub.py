@@ -10,22 +10,27 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from polywire.client.errors import AttachmentFailed
 from polywire.client.inbox import LIMIT
+from polywire.protocols.umq.attributes import Attribute
 from polywire.protocols.umq.bodies import Body, Payload, read_bare_body, write_bare_body
+from polywire.protocols.umq.codes import FatalCode
 from polywire.protocols.umq.envelopes import read_envelope, read_request
+from polywire.protocols.umq.frames import Attachment, AttachmentError
 from polywire.protocols.umq.json_objects import Header
 from polywire.protocols.umq.methods import (
     MAX_TIMEOUT,
     CallService,
     Method,
     Publish,
+    ReadAttributes,
     Serve,
     SubscribeTopic,
     Unserve,
     WhoAmI,
     write_method,
 )
-from polywire.protocols.umq.peer.arriving import Received
+from polywire.protocols.umq.peer.arriving import Arriving, Received
 from polywire.protocols.umq.peer.failures import RpcException
 from polywire.protocols.umq.peer.handling import Reply, Request
 from polywire.protocols.umq.peer.peer import Peer
@@ -36,13 +41,16 @@ NO_HEADERS: Mapping[str, Header] = {}
 
 @dataclass(frozen=True, slots=True)
 class HubMessage:
-    """What was published, or the answer to a call, which has no channel. ``ts``: milliseconds since 1970, UTC."""
+    """What was published, or the answer to a call, which has no channel. ``ts``: milliseconds since 1970, UTC.
+
+    An attachment that failed is there as its error.
+    """
 
     channel: str
     body: bytes
     headers: Mapping[str, Header] = field(default_factory=lambda: NO_HEADERS)
     content_type: str | None = None
-    attachments: tuple[bytes, ...] = ()
+    attachments: tuple[bytes | AttachmentFailed, ...] = ()
     ts: int = 0
 
 
@@ -54,14 +62,17 @@ class HubRequest:
     method: str
     body: bytes
     content_type: str | None = None
-    attachments: tuple[bytes, ...] = ()
+    attachments: tuple[bytes | AttachmentFailed, ...] = ()
 
 
 ServiceHandler = Callable[[HubRequest], bytes | str | Awaitable[bytes | str]]
 
 
 class HubSubscription:
-    """The messages of a pattern or a queue, as an async iterator. Leave it with ``leave`` or ``async with``."""
+    """The messages of a pattern or a queue, as an async iterator. Leave it with ``leave`` or ``async with``.
+
+    A message whose body was an attachment that failed raises ``AttachmentFailed``; the next one can still be awaited.
+    """
 
     def __init__(self, topic: Subscription) -> None:
         self.topic = topic
@@ -151,7 +162,7 @@ class RemoteHub:
         attachments: Sequence[bytes] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - the hub is told of it
     ) -> HubMessage:
-        """Call a service, whatever protocol it is offered over."""
+        """Call a service, whatever protocol it is offered over. A reply whose body failed is ``AttachmentFailed``."""
         asked = CallService(service, method, _body(body, content_type), _milliseconds(timeout), tuple(headers.items()))
         answer = await self._ask(asked, attachments, timeout)
         reply, rest = await _whole(read_bare_body(answer.text, len(answer.attachments)), answer)
@@ -168,7 +179,10 @@ class RemoteHub:
 
         async def answer(request: Request) -> Reply:
             asked = read_request(request.text, len(request.attachments))
-            whole, rest = await _whole(asked.body, request.message)
+            try:
+                whole, rest = await _whole(asked.body, request.message)
+            except AttachmentFailed as error:
+                raise RpcException.of(FatalCode.BAD_REQUEST, f"the body failed: {error.reason}") from error
             outcome = handler(HubRequest(service, asked.method, whole, asked.body.content_type, rest))
             reply = outcome if isinstance(outcome, bytes | str) else await outcome
             payload = write_bare_body(reply if isinstance(reply, bytes) else reply.encode())
@@ -192,6 +206,23 @@ class RemoteHub:
     async def whoami(self) -> dict[str, Any]:
         """Who this connection is to the hub."""
         found: dict[str, Any] = json.loads((await self._ask(WhoAmI())).text)
+        return found
+
+    async def attributes(self, connection: int) -> dict[str, Attribute]:
+        """The attributes of a connection to the hub; ``whoami`` has the number of this one."""
+        answer = await self._ask(ReadAttributes(connection))
+        found: dict[str, Attribute] = {}
+        for name, value in json.loads(answer.text).items():
+            if isinstance(value, str):
+                found[name] = Attribute(value, 0, 0)
+                continue
+            found[name] = attribute = Attribute(value["value"], len(value["attachments"]), 0)
+            for index, place in enumerate(value["attachments"]):
+                sent = await _outcome(answer.attachments[place])
+                if isinstance(sent, bytes):
+                    attribute.fill(Attachment(sent, 0, index))
+                else:
+                    attribute.fill(AttachmentError(sent.reason, 0, index))
         return found
 
     async def _ask(self, method: Method, attachments: Sequence[bytes] = (), seconds: float | None = None) -> Received:
@@ -249,7 +280,18 @@ def _milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else min(max(1, round(seconds * 1000)), MAX_TIMEOUT)
 
 
-async def _whole(body: Body, message: Received) -> tuple[bytes, tuple[bytes, ...]]:
-    """A body's octets, and the attachments that are not the body."""
-    attachments = tuple(await message.all()) if message.attachments else ()
-    return (attachments[0], attachments[1:]) if body.data is None else (body.data, attachments)
+async def _whole(body: Body, message: Received) -> tuple[bytes, tuple[bytes | AttachmentFailed, ...]]:
+    """A body's bytes, and the attachments that are not the body. Raises ``AttachmentFailed`` for a body that failed."""
+    attachments = tuple([await _outcome(each) for each in message.attachments]) if message.attachments else ()
+    if body.data is not None:
+        return body.data, attachments
+    if isinstance(attachments[0], AttachmentFailed):
+        raise attachments[0]
+    return attachments[0], attachments[1:]
+
+
+async def _outcome(attachment: Arriving) -> bytes | AttachmentFailed:
+    try:
+        return await attachment
+    except AttachmentFailed as error:
+        return error

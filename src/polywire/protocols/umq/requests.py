@@ -19,20 +19,23 @@ from polywire.hub.hub import (
     UNAVAILABLE,
     UNWRITABLE,
     Hub,
+    is_queue,
 )
-from polywire.hub.message import Headers, HeaderValue, Message
+from polywire.hub.message import Attached, Headers, HeaderValue, Message
 from polywire.hub.peer import Limits
 from polywire.protocols.umq.answers import Answers, writable
-from polywire.protocols.umq.bodies import Body
+from polywire.protocols.umq.attribute_book import ALL_ATTRIBUTES, answered_attributes, book_of
+from polywire.protocols.umq.attributes import Attributes
 from polywire.protocols.umq.calling import Calling
 from polywire.protocols.umq.codes import FatalCode
-from polywire.protocols.umq.envelopes import write_answer
 from polywire.protocols.umq.errors import MethodError
+from polywire.protocols.umq.gathering import assembled
 from polywire.protocols.umq.json_objects import Header
 from polywire.protocols.umq.methods import (
     CallService,
     Method,
     Publish,
+    ReadAttributes,
     Serve,
     SubscribeTopic,
     Unserve,
@@ -85,6 +88,7 @@ class Requests:
         topics: OpenTopics,
         calling: Calling,
         serving: Serving,
+        attributes: Attributes,
     ) -> None:
         self._hub: Final = hub
         self._client: Final = client
@@ -94,6 +98,7 @@ class Requests:
         self._topics: Final = topics
         self._calling: Final = calling
         self._serving: Final = serving
+        self._attributes: Final = attributes
 
     def check(self, method: Publish | CallService) -> None:
         """Raise what can be told before the attachments are there, so that nothing is held for it."""
@@ -114,8 +119,8 @@ class Requests:
             if not self._client.grants.may_call(method.service):
                 raise self._forbidden()
 
-    def perform(self, call_id: int, method: Method, attachments: tuple[bytes, ...]) -> None:
-        """Carry out a request whose attachments are all there, and answer it, now or later."""
+    def perform(self, call_id: int, method: Method, attachments: tuple[Attached, ...]) -> None:
+        """Carry out a request whose attachments have all come or failed, and answer it, now or later."""
         if isinstance(method, Publish):
             self.check(method)
             self._publish(call_id, method, attachments)
@@ -133,15 +138,20 @@ class Requests:
         elif isinstance(method, Unserve):
             self._serving.unserve(method)
             self._answers.result(call_id)
+        elif isinstance(method, ReadAttributes):
+            values, its_attachments = answered_attributes(self._readable(method.connection))
+            self._answers.json(call_id, values, its_attachments)
         else:
-            self._answers.result(call_id, self._who())
+            self._who(call_id)
 
     def end_topic(self, topic_id: int) -> bool:
         """End a subscription, a queue's or a stream's topic with its ``D``. False where the id is not open."""
         return self._calling.ended_by_peer(topic_id) or self._topics.end(topic_id)
 
-    def _publish(self, call_id: int, method: Publish, attachments: tuple[bytes, ...]) -> None:
-        body, rest = assembled(method.body, attachments)
+    def _publish(self, call_id: int, method: Publish, attachments: tuple[Attached, ...]) -> None:
+        body, rest, failed = assembled(method.body, attachments)
+        if failed and (method.retain or is_queue(method.channel)):
+            raise MethodError("what is queued or retained needs a body, and that failed", rule="UMQ-155")
         message = Message(
             method.channel,
             body,
@@ -151,6 +161,7 @@ class Requests:
             method.retain,
             self._hub.clock(),
             self._client.number,
+            body_failed=failed,
         )
         refused = self._hub.publish(message, self._client)
         if refused is None:
@@ -160,8 +171,8 @@ class Requests:
             code, detail = REFUSALS.get(refused, (FatalCode.UNAVAILABLE, refused))
             self._answers.refuse(call_id, code, detail)
 
-    def _call(self, call_id: int, method: CallService, attachments: tuple[bytes, ...]) -> None:
-        body, rest = assembled(method.body, attachments)
+    def _call(self, call_id: int, method: CallService, attachments: tuple[Attached, ...]) -> None:
+        body, rest, failed = assembled(method.body, attachments)
         message = Message(
             method.service,
             body,
@@ -171,6 +182,7 @@ class Requests:
             False,
             self._hub.clock(),
             self._client.number,
+            body_failed=failed,
         )
         seconds = self._call_time if method.timeout is None else method.timeout / MILLISECONDS
         self._calling.start(call_id, method, message, seconds)
@@ -201,17 +213,31 @@ class Requests:
         self._serving.serve(method)
         self._answers.result(call_id)
 
-    def _who(self) -> str:
+    def _who(self, call_id: int) -> None:
         """UMQ-142: who the peer is to the hub."""
         who = self._client.identity
+        attributes, attachments = answered_attributes(self._attributes)
         found: dict[str, object] = {
             "user": writable(who.name),
             "groups": sorted([writable(group) for group in who.groups]),
             "how": who.how,
             "connection": self._client.number,
             "address": self._client.address,
+            "attributes": attributes,
         }
-        return write_answer(found)
+        self._answers.json(call_id, found, attachments)
+
+    def _readable(self, connection: int) -> Attributes:
+        """UMQ-158: a connection's attributes. One that may not be read looks like one that is not there."""
+        client = self._client
+        found = book_of(self._hub).get(connection)
+        if found is not None and found.may_be_read_by(client):
+            return found.attributes
+        if found is None and client.may_signal(ALL_ATTRIBUTES):
+            raise MethodError(f"there is no connection {connection} that speaks UMQ", rule="UMQ-158")
+        client.counters.drop(FORBIDDEN)
+        reason = "there is no such connection, or the access rules don't allow it"
+        raise MethodError(reason, rule="UMQ-158", code=FatalCode.FORBIDDEN)
 
     def _forbidden(self) -> MethodError:
         self._client.counters.drop(FORBIDDEN)
@@ -223,13 +249,6 @@ def check_name(name: str, what: str, rule: str) -> None:
     problem = name_problem(name)
     if problem is not None:
         raise MethodError(f"{what}: {problem}", rule=rule)
-
-
-def assembled(body: Body | None, attachments: tuple[bytes, ...]) -> tuple[bytes, tuple[bytes, ...]]:
-    """The octets of a body and the attachments beside it (UMQ-121)."""
-    if body is not None and body.data is not None:
-        return body.data, attachments
-    return attachments[0], attachments[1:]
 
 
 def headers(given: tuple[tuple[str, Header], ...]) -> Headers:

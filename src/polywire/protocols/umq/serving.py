@@ -3,7 +3,7 @@
 from typing import Final, final
 
 from polywire.hub.client import Client
-from polywire.hub.message import Message
+from polywire.hub.message import Attached, Message
 from polywire.hub.services import Call, CallError, Provider, Services
 from polywire.protocols.umq.answers import Answers
 from polywire.protocols.umq.base36 import write
@@ -13,8 +13,9 @@ from polywire.protocols.umq.codes import FatalCode
 from polywire.protocols.umq.envelopes import ServedRequest, write_request
 from polywire.protocols.umq.errors import LocalProtocolError, MethodError
 from polywire.protocols.umq.frames import CallException, Result
+from polywire.protocols.umq.gathering import assembled
 from polywire.protocols.umq.methods import Serve, Unserve, shown
-from polywire.protocols.umq.updates import Prepared, prepare
+from polywire.protocols.umq.updates import Prepared, json_body, prepare, stand_ins
 
 RETRY: Final = 1000
 """UMQ-148: after how many milliseconds a caller may try again where the provider did not keep up."""
@@ -26,6 +27,7 @@ class Serving(Provider):
 
     def __init__(self, services: Services, client: Client, answers: Answers, *, limit: int, in_flight: int) -> None:
         self.connection = client
+        self.takes_failed_body = True
         self._services: Final = services
         self._client: Final = client
         self._answers: Final = answers
@@ -87,9 +89,11 @@ class Serving(Provider):
         del self._ids[call]
         return call
 
-    def reply(self, call: Call, body: bytes, attachments: tuple[bytes, ...], now: int) -> None:
+    def reply(self, call: Call, body: Body | None, attachments: tuple[Attached, ...], now: int) -> None:
         """Hand the peer's reply to the caller."""
-        message = Message(call.service, body, attachments=attachments, time=now, origin=self._client.number)
+        data, rest, failed = assembled(body, attachments)
+        origin = self._client.number
+        message = Message(call.service, data, attachments=rest, time=now, origin=origin, body_failed=failed)
         self._services.reply(call, message)
 
     def fail(self, call: Call, error: CallError) -> None:
@@ -104,9 +108,9 @@ class Serving(Provider):
         self._services.provider_gone(self)
 
     def _prepared(self, call: Call, message: Message) -> Prepared | None:
-        body = Body(message.body, message.content_type or None)
+        request = ServedRequest(call.method, json_body(message))
         try:
-            payload = prepare(write_request(ServedRequest(call.method, body), message.attachments))
+            payload = prepare(write_request(request, stand_ins(message)), message.attachments)
         except (LocalProtocolError, ValueError):
             return None
         callback = f"{write(self._callbacks[call.service])}:".encode()

@@ -13,6 +13,7 @@ from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.services import CallError
 from polywire.protocols.frame import Frame
 from polywire.protocols.umq.answers import Answers
+from polywire.protocols.umq.attribute_book import Owned, book_of
 from polywire.protocols.umq.attributes import Attributes
 from polywire.protocols.umq.bodies import read_bare_body
 from polywire.protocols.umq.calling import Calling
@@ -39,11 +40,13 @@ from polywire.protocols.umq.frames import (
 from polywire.protocols.umq.gathering import Gathering, Unfinished
 from polywire.protocols.umq.methods import CallService, Publish, read_method
 from polywire.protocols.umq.open_topics import OpenTopics
-from polywire.protocols.umq.requests import Requests, assembled
+from polywire.protocols.umq.requests import Requests
 from polywire.protocols.umq.serving import Serving
 from polywire.protocols.umq.state import Machine, Role, State
 from polywire.protocols.umq.topics import Action, Subscriptions
 from polywire.security.credentials import CredentialsError, read_hello
+
+TOO_BIG: Final = "UMQ-133"
 
 
 @final
@@ -66,10 +69,12 @@ class UmqSession:
         self._serving: Final = Serving(
             hub.services, client, self._answers, limit=limits.subscriptions, in_flight=limits.in_flight
         )
-        self._requests: Final = Requests(hub, client, limits, self._answers, self._topics, self._calling, self._serving)
+        self.attributes: Final = Attributes()
+        self._requests: Final = Requests(
+            hub, client, limits, self._answers, self._topics, self._calling, self._serving, self.attributes
+        )
         self._gathering: Final = Gathering(limits.message_size)
         self._subscribed: Final = Subscriptions()
-        self.attributes: Final = Attributes()
         self._draining = False
 
     def received(self, data: str | bytes) -> None:
@@ -91,12 +96,13 @@ class UmqSession:
             raw = data.encode(errors="replace") if isinstance(data, str) else data
             self._hub.fault(self._client, error.rule, error.reason, raw, size)
             self._client.reason = error.rule
-            if isinstance(error.reply, Fatal):
-                self._end(error.reply)
+            if isinstance(error.reply, Fatal) and self._last(error.reply):
+                self._peer.close(too_big=error.rule == TOO_BIG)
 
     def lost(self) -> None:
         """The connection has ended, for whatever reason."""
         self._release()
+        book_of(self._hub).pop(self._client.number, None)
         self._hub.leave(self._client)
 
     def drain(self) -> None:
@@ -124,17 +130,24 @@ class UmqSession:
         else:
             self._fatal(FatalCode.LIMIT_EXCEEDED, "the handshake took too long")
 
-    def _fatal(self, code: FatalCode, detail: str = "") -> None:
-        self._end(Fatal(code.value, describe(code, detail)))
+    def too_big(self) -> None:
+        """UMQ-133: a message was too big to be read. ``F`` with code 9; the transport closes the connection."""
+        reason = f"a message has more than {self._max_octets} bytes"
+        self._last(Fatal(FatalCode.LIMIT_EXCEEDED.value, describe(FatalCode.LIMIT_EXCEEDED, reason)))
 
-    def _end(self, fatal: Fatal) -> None:
-        """UMQ-97: say why, and hang up. Nothing is written behind it (UMQ-25)."""
+    def _fatal(self, code: FatalCode, detail: str = "") -> None:
+        """UMQ-97: report why, and close the connection."""
+        if self._last(Fatal(code.value, describe(code, detail))):
+            self._peer.close()
+
+    def _last(self, fatal: Fatal) -> bool:
+        """Send the last message, if none was sent before. Nothing is written after it (UMQ-25)."""
         if self._answers.closed:
-            return
+            return False
         self._machine.send(fatal)
         self._answers.send(fatal)
         self._release()
-        self._peer.close()
+        return True
 
     def _release(self) -> None:
         """UMQ-140: topics, calls and services end with the connection."""
@@ -207,6 +220,7 @@ class UmqSession:
         self._client.outbox.on_room = self._topics.room
         self._peer.established()
         self._hub.join(self._client)
+        book_of(self._hub)[self._client.number] = Owned(self._client, self.attributes)
 
     def _call(self, frame: Call) -> None:
         """A request to the hub."""
@@ -243,7 +257,7 @@ class UmqSession:
             if not self._gathering.add(frame.ordinal, waiting):
                 self._finish(waiting)
         else:
-            self._serving.reply(call, body.data or b"", (), self._hub.clock())
+            self._serving.reply(call, body, (), self._hub.clock())
 
     def _attachment(self, frame: Attachment | AttachmentError) -> None:
         waiting = self._gathering.take(frame)
@@ -253,17 +267,15 @@ class UmqSession:
             self.attributes.fill(frame)
 
     def _finish(self, message: Unfinished) -> None:
-        """All attachments are there, or one will never be."""
+        """All attachments have come or failed, or a limit was passed."""
         call, method, problem = message.call, message.method, message.problem
         attachments = tuple(message.attachments)
         if call is not None:
             if problem is not None:
-                code = 413 if problem.code is FatalCode.LIMIT_EXCEEDED else 502
                 self._client.counters.fault(problem.rule)
-                self._serving.fail(call, CallError(code, "bad-reply", f"the reply is not whole: {problem.reason}"))
+                self._serving.fail(call, CallError(413, "bad-reply", f"the reply is not whole: {problem.reason}"))
             else:
-                body, rest = assembled(message.body, attachments)
-                self._serving.reply(call, body, rest, self._hub.clock())
+                self._serving.reply(call, message.body, attachments, self._hub.clock())
         elif problem is not None:
             self._refuse(message.call_id, problem)
         elif method is not None:

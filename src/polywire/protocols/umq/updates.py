@@ -12,7 +12,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from polywire.hub.channels import to_stars
 from polywire.hub.client import Client
-from polywire.hub.message import Date, Message
+from polywire.hub.message import Attached, Date, Message
 from polywire.hub.outbox import JOIN_BELOW, Outbox
 from polywire.hub.queues import Consumer, Delivery, Queue
 from polywire.hub.routes import Subscription
@@ -21,7 +21,7 @@ from polywire.protocols.umq.bodies import Body, Payload, write_bare_body
 from polywire.protocols.umq.envelopes import write_envelope
 from polywire.protocols.umq.errors import LocalProtocolError
 from polywire.protocols.umq.json_objects import Header
-from polywire.protocols.websocket import TEXT, binary, header
+from polywire.protocols.websocket import TEXT, binary, header, text
 
 SLOW_READER: Final = "slow-reader"
 UNENCODABLE: Final = "unencodable"
@@ -56,18 +56,36 @@ class Prepared:
         return header(TEXT, len(announced) + self.length) + announced
 
 
-def prepare(payload: Payload) -> Prepared:
-    """A payload and its attachments, ready to be sent under any command and id."""
+def prepare(payload: Payload, attachments: tuple[Attached, ...]) -> Prepared:
+    """A payload of a message that has ``attachments``, ready to be sent under any command and id.
+
+    The payload was written for ``stand_ins`` of the attachments; where the body goes as an attachment it has one more.
+    """
     octets = payload.text.encode()
-    return attach(octets, payload.attachments)
+    if len(payload.attachments) > len(attachments):
+        return attach(octets, (payload.attachments[0], *attachments))
+    return attach(octets, attachments)
 
 
-def attach(payload: bytes, attachments: tuple[bytes, ...]) -> Prepared:
-    """As ``prepare``, of a payload in UTF-8."""
+def attach(payload: bytes, attachments: tuple[Attached, ...]) -> Prepared:
+    """A payload in UTF-8 and its attachments; ``-`` takes the place of one that failed (UMQ-154)."""
     if not attachments:
         return Prepared(b"", len(payload), payload)
     announced = f"A{write(len(attachments))}:".encode()
-    return Prepared(announced, len(payload), b"".join([payload, *[binary(each) for each in attachments]]))
+    parts = [payload]
+    for each in attachments:
+        parts.append(binary(each) if isinstance(each, bytes) else text(b"-:" + each.text.encode(errors="replace")))
+    return Prepared(announced, len(payload), b"".join(parts))
+
+
+def stand_ins(message: Message) -> tuple[bytes, ...]:
+    """As many attachments as a message has, for writing a payload, which depends on their number only."""
+    return (b"",) * len(message.attachments)
+
+
+def json_body(message: Message) -> Body:
+    """A message's body for JSON: ``null``, as with every body that is an attachment, where it failed."""
+    return Body(None if message.body_failed else message.body, message.content_type or None)
 
 
 def bare(message: Message, protocol: int) -> Prepared:
@@ -77,8 +95,10 @@ def bare(message: Message, protocol: int) -> Prepared:
     if found is None:
         if not message.attachments and is_text(message.body):
             found = Prepared(b"", len(message.body), message.body)
+        elif message.body_failed:
+            found = attach(b"", message.attachments)
         else:
-            found = prepare(write_bare_body(message.body, message.attachments))
+            found = prepare(write_bare_body(message.body, stand_ins(message)), message.attachments)
         message.encoded[key] = found
     return cast("Prepared", found)
 
@@ -92,11 +112,11 @@ def enveloped(message: Message, protocol: int) -> Prepared | None:
 
 
 def _envelope(message: Message) -> Prepared | None:
-    body = Body(message.body, message.content_type or None)
     channel = to_stars(message.channel)
+    time = message.time // NANOSECONDS
     try:
-        payload = write_envelope(channel, body, _headers(message), message.time // NANOSECONDS, message.attachments)
-        return prepare(payload)
+        payload = write_envelope(channel, json_body(message), _headers(message), time, stand_ins(message))
+        return prepare(payload, message.attachments)
     except (LocalProtocolError, ValueError):  # a lone surrogate, or a number too long to write
         return None
 
@@ -186,6 +206,7 @@ class UmqSubscription(Subscription):
 
     def __init__(self, pattern: str, client: Client, group: int, writer: TopicWriter) -> None:
         super().__init__(pattern, client.outbox, group)
+        self.takes_failed_body = True
         self._writer: Final = writer
 
     def deliver(self, message: Message) -> None:

@@ -7,7 +7,7 @@ message nor those behind it (UMQ-139).
 import asyncio
 from collections.abc import Generator
 
-from polywire.protocols.umq.peer.failures import AttachmentFailed
+from polywire.client.errors import AttachmentFailed
 
 
 class Arriving:

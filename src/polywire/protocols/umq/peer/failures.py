@@ -1,4 +1,4 @@
-"""What a UMQ peer raises in its program: a request that failed, an attachment that did not come."""
+"""What a UMQ peer raises in its program: a request that failed, a client that is refused."""
 
 from polywire.client.errors import ClientError
 from polywire.protocols.umq.codes import FatalCode, error_text, read_error_text
@@ -20,14 +20,6 @@ class RpcException(ClientError):
     def of(cls, code: FatalCode, detail: str = "") -> "RpcException":
         """One with a code of UMQ's own."""
         return cls(error_text(code, detail))
-
-
-class AttachmentFailed(ClientError):
-    """An attachment will not come: the other side says why, or the connection has ended."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Rejected(ClientError):

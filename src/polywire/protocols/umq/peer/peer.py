@@ -4,7 +4,7 @@ Stands on the codec and its tables, and below ``client`` and ``server``. It rece
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from polywire.client.errors import ConnectionLost, Refused
@@ -12,7 +12,7 @@ from polywire.client.inbox import LIMIT, Intake
 from polywire.client.peer import LivePeer
 from polywire.protocols.frame import Frame
 from polywire.protocols.umq import frames
-from polywire.protocols.umq.attributes import Attributes
+from polywire.protocols.umq.attributes import Attribute, Attributes
 from polywire.protocols.umq.codes import FatalCode, describe
 from polywire.protocols.umq.errors import RemoteProtocolError
 from polywire.protocols.umq.frames import Decoder, Fatal
@@ -27,6 +27,8 @@ from polywire.protocols.umq.state import Machine, Role, State
 
 TEMPORARY = (FatalCode.UNAVAILABLE, FatalCode.LIMIT_EXCEEDED, FatalCode.SHUTTING_DOWN)
 """The codes with which a server may refuse a client that it would take later."""
+
+TOO_BIG = "UMQ-133"
 
 Greet = Callable[["Peer", Received], Outcome | Awaitable[Outcome | None] | None]
 
@@ -48,7 +50,7 @@ class Peer(LivePeer):
         greet: Greet | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        self.attributes = Attributes()
+        self._attributes = Attributes()
         self.changed: Callable[[str], None] | None = None
         self.welcome = Received("")
         self._greet = greet
@@ -141,6 +143,11 @@ class Peer(LivePeer):
         self._sender.send(frames.UnsetAttribute(name))
 
     @property
+    def attributes(self) -> Mapping[str, Attribute]:
+        """The attributes that the other side has set, by name: a read-only view that is always up to date."""
+        return self._attributes.view
+
+    @property
     def is_open(self) -> bool:
         """Whether the handshake is done and the connection has not ended."""
         return self._sender.is_open
@@ -184,6 +191,12 @@ class Peer(LivePeer):
         what = "nothing was heard of you for too long" if self.is_open else "the handshake took too long"
         self.fail(FatalCode.LIMIT_EXCEEDED, what)
 
+    def too_big(self) -> None:
+        """UMQ-133: a message was too big to be received."""
+        if self._machine.state is not State.CLOSED:
+            code = FatalCode.LIMIT_EXCEEDED
+            self._say(Fatal(code.value, describe(code, "the message is too big")))
+
     def received(self, data: bytes, text: bool, /) -> None:
         """Take one WebSocket message."""
         try:
@@ -194,6 +207,8 @@ class Peer(LivePeer):
             if self._machine.state is State.CLOSED:
                 return
             self._sender.reason = f"the other side broke a rule: {error}"
+            if error.rule == TOO_BIG and self._sender.link is not None:
+                self._sender.link.too_big = True
             if isinstance(error.reply, Fatal):
                 self._say(error.reply)
             raise
@@ -216,7 +231,7 @@ class Peer(LivePeer):
         return received
 
     def _attached(self, frame: frames.Attachment | frames.AttachmentError) -> None:
-        if self.attributes.fill(frame):
+        if self._attributes.fill(frame):
             return
         received = self._unfinished.get(frame.owner)
         if received is None:
@@ -229,12 +244,12 @@ class Peer(LivePeer):
             received.attachments[frame.index].arrived(frame.body)
 
     def _attribute_set(self, frame: frames.SetAttribute) -> None:
-        self.attributes.set(frame)
+        self._attributes.set(frame)
         if self.changed is not None:
             self.changed(frame.name)
 
     def _attribute_unset(self, frame: frames.UnsetAttribute) -> None:
-        self.attributes.unset(frame)
+        self._attributes.unset(frame)
         if self.changed is not None:
             self.changed(frame.name)
 
