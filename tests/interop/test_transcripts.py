@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from websockets.sync.client import connect
 
 from polywire.protocols.mqtt import Connect, Publish, Subscribe, encode
 from tests.hub_process import HubProcess, running_hub
@@ -18,35 +17,6 @@ from tests.wires import Plain, connected
 def hub() -> Iterator[HubProcess]:
     with running_hub() as process:
         yield process
-
-
-def test_umq_call_topic_unsubscribe_callback_and_attachment(hub: HubProcess) -> None:
-    with connect(hub.addresses["umq"], open_timeout=20) as client, connect(hub.addresses["umq"]) as other:
-        for peer in (client, other):
-            peer.send("H1:")
-            assert str(peer.recv(20)).startswith("W1:")
-        client.send('C41:["subscribe","ABC","9A8Z"]')
-        assert client.recv(20) == "R41:null"
-        for number in (1, 2):
-            client.send(f'C{number}:["publish","ABC"," update{number}"]')
-            assert {client.recv(20), client.recv(20)} == {f"T9A8Z: update{number}", f"R{number}:null"}
-        client.send("U9A8Z:")
-        assert client.recv(20) == "D9A8Z:"
-        other.send('C13:["serve","work","4454"]')
-        assert other.recv(20) == "R13:null"
-        client.send('C5AX12:["call","work","take","here is a work"]')
-        request = str(other.recv(20))
-        assert re.fullmatch(r'B[0-9A-Z]+:4454:\["take","here is a work"\]', request)
-        number_of_call = request[1 : request.index(":")]
-        other.send(f"A1:R{number_of_call}:Sending image/png")
-        other.send(b"\x89PNG")
-        assert [client.recv(20), client.recv(20)] == ["A1:R5AX12:Sending image/png", b"\x89PNG"]
-        client.send("S:key=value")
-        client.send("X:key")
-        client.send("C112:Brew coffee")
-        assert str(client.recv(20)).startswith("E112:11 ")
-        client.send("Q1:")
-        assert str(client.recv(20)).startswith("F0:4 ")
 
 
 def test_micromsg_handshake_of_the_hulk_and_acks(hub: HubProcess) -> None:
