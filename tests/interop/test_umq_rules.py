@@ -1,5 +1,6 @@
 """UMQ on a running hub, by raw messages: failed attachments, `!`, messages that are too big, attributes."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -153,7 +154,7 @@ def test_an_exclamation_mark_is_the_exception_of_a_service(hub: HubProcess) -> N
 
 
 @pytest.mark.rule("UMQ-160", "UMQ-133")
-@pytest.mark.parametrize("size", [SIZE + 1, SIZE + 100_000, 100 * SIZE])
+@pytest.mark.parametrize("size", [SIZE + 1, SIZE + 100_000, 20 * SIZE])
 @pytest.mark.parametrize("fragmented", [False, True])
 @pytest.mark.parametrize("kind", ["text", "binary"])
 def test_a_message_that_is_too_big_gets_code_9_and_then_1009(
@@ -166,7 +167,8 @@ def test_a_message_that_is_too_big_gets_code_9_and_then_1009(
         assert str(web.recv(20)).startswith("R1:")
         half = b"x" * (size // 2)
         whole = [half, b"x" * (size - len(half))]
-        web.send(whole if fragmented else b"".join(whole), text=kind == "text")
+        with contextlib.suppress(ConnectionClosed):  # between two parts this client sees that it is closed
+            web.send(whole if fragmented else b"".join(whole), text=kind == "text")
         assert str(web.recv(20)).startswith("F0:9 Limit exceeded: ")
         with pytest.raises(ConnectionClosed) as caught:
             web.recv(20)
