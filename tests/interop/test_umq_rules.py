@@ -214,11 +214,12 @@ def test_attributes_of_others_are_subject_to_the_access_rules(tmp_path: Path) ->
     for name in ("anna", "bert", "boss"):
         words = [sys.executable, "-m", "polywire", "user", "add", name, "--file", str(users), "--password-stdin"]
         subprocess.run(words, input="secret\n", text=True, check=True, timeout=30)  # noqa: S603 - our own module
+    listen = "\n".join(f'{key} = "{address}"' for key, address in LISTEN.items())
     config = tmp_path / "polywire.toml"
     config.write_text(
         f"""
 [listen]
-umq = "{LISTEN["umq"]}"
+{listen}
 
 [auth]
 users = "{users}"
