@@ -13,7 +13,7 @@ from statistics import median
 
 from benchmarks.brokers import nats_server, polywire
 from benchmarks.goals import Line, in_turns
-from benchmarks.hub_growth import subscriptions
+from benchmarks.hub_growth import subscriptions, topics
 from benchmarks.hub_load import latency, throughput
 from benchmarks.hub_memory import idle, not_reading
 from benchmarks.scenarios import Choice, run
@@ -91,6 +91,11 @@ def growth(sizes: Sizes) -> Iterator[Line]:
     return subscriptions(sizes.few, sizes.many, sizes.messages, sizes.rounds)
 
 
+def names(sizes: Sizes) -> Iterator[Line]:
+    """Many topics."""
+    return topics(sizes.few, sizes.many, sizes.rounds)
+
+
 def connections(sizes: Sizes) -> Iterator[Line]:
     """Many connections."""
     return idle(sizes.idle)
@@ -106,6 +111,7 @@ SCENARIOS: dict[str, Callable[[Sizes], Iterator[Line]]] = {
     "speed": speed,
     "delay": delay,
     "growth": growth,
+    "topics": names,
     "connections": connections,
     "readers": readers,
 }

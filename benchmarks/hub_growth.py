@@ -1,4 +1,4 @@
-"""What many subscriptions cost: those that are there, a new one among them, and changes all the time.
+"""What many subscriptions cost, those that are there, a new one among them, and changes all the time; and many topics.
 
 The cost of publishing is the processor time the hub takes for a message: it does not depend on who else is busy on the
 machine.
@@ -15,8 +15,8 @@ from statistics import median
 
 from benchmarks.brokers import polywire
 from benchmarks.goals import Line, in_turns
-from benchmarks.hub_load import counted, throughput
-from benchmarks.hub_peers import connect, read_exactly
+from benchmarks.hub_load import SECONDS, counted, throughput
+from benchmarks.hub_peers import BODY, connect, read_exactly
 from polywire.protocols.fmqp import Publication, Subscription, Unsubscription, encode
 
 BATCH = 1000
@@ -125,6 +125,46 @@ def subscriptions(few: int, many: int, messages: int, rounds: int) -> Iterator[L
         yield Line(
             f"publishing during {CHANGES:,} changes a second", shown, costs["changes"] / costs["many"], most=1.15
         )
+
+
+def topics(few: int, many: int, rounds: int) -> Iterator[Line]:
+    """The goal about topics: one subscriber with a pattern, and as many messages to ``few`` topics as to ``many``."""
+    with polywire() as (ports, pid):
+        port = ports["fmqp"]
+        costs = in_turns(
+            {
+                "few": lambda: topics_cost(port, pid, few, many),
+                "many": lambda: topics_cost(port, pid, many, many),
+            },
+            rounds,
+        )
+    shown = f"{costs['few'] * 1e9:.0f} ns, then {costs['many'] * 1e9:.0f} ns"
+    yield Line(f"publishing to {many:,} topics or {few:,}", shown, costs["many"] / costs["few"], most=2)
+
+
+def topics_cost(port: int, pid: int, count: int, messages: int) -> float:
+    """Seconds of the hub's processor time for one message, each to the next of ``count`` topics."""
+    frames = [encode(Publication(f"plant/{number:07}/state", BODY)) for number in range(count)]
+    blocks = [b"".join(frames[start : start + BATCH]) for start in range(0, count, BATCH)]
+    with connect(port) as reading, connect(port) as writing:
+        reading.sendall(encode(Subscription("plant/*/state")) + encode(Subscription("plant/ready")))
+        ready = encode(Publication("plant/ready", b"!"))
+        reading.sendall(ready)
+        assert read_exactly(reading, len(ready)) == ready
+        before = processor_seconds(pid)
+        reader = threading.Thread(target=_read, args=(reading, len(frames[0]) * messages), daemon=True)
+        reader.start()
+        for number in range(messages // BATCH):
+            writing.sendall(blocks[number % len(blocks)])
+        reader.join(SECONDS)
+        assert not reader.is_alive(), "the messages did not arrive"
+        return (processor_seconds(pid) - before) / messages
+
+
+def _read(connection: socket.socket, octets: int) -> None:
+    buffer = bytearray(1 << 18)
+    while octets > 0:
+        octets -= connection.recv_into(buffer)
 
 
 def _with_changes(port: int, pid: int, messages: int) -> float:

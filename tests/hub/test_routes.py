@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polywire.hub.channels import from_stars, matches
-from polywire.hub.routes import CHANGES_KEPT, Route, RouteTable, RouteView, Subscription
+from polywire.hub.routes import CHANGES_KEPT, REPLACED, Route, RouteTable, RouteView, Subscription
 from tests.hub.links import FakeLink, Loop, Recorder
 from tests.hub.test_channels import names, patterns
 
@@ -23,7 +23,7 @@ def table_of(*subscriptions: Recorder) -> RouteTable:
 
 
 def view_of(table: RouteTable) -> RouteView:
-    return table.view(lambda topic: table.route(topic.decode()))
+    return table.view()
 
 
 def test_channels_with_the_same_subscribers_share_a_route() -> None:
@@ -62,7 +62,7 @@ def test_a_change_touches_only_the_channels_it_concerns() -> None:
     routes = {name: table.route(name) for name in ("a/x", "a/y", "b")}
     version = table.version
     table.add(recorder("a/x", 2))
-    assert table.changes_since(version) == ["a/x"]
+    assert table.forgotten_since(version) == ["a/x"]
     assert table.route("a/y") is routes["a/y"]
     assert len(table.route("a/x")) == 2
 
@@ -95,10 +95,27 @@ def test_the_cache_is_bounded_and_forgets_the_oldest() -> None:
     view = view_of(table)
     view.resolve(b"a")
     table.route("b")
-    table.route("c")
+    for number in range(REPLACED):
+        assert len(table.route(f"c{number}")) == 0
     assert b"a" not in view.current()
     table.add(recorder("a", 2))
     assert len(table.route("a")) == 2
+
+
+def test_what_the_full_cache_does_not_keep_is_found_all_the_same() -> None:
+    one, other = recorder("a/*", 1), recorder("**", 2)
+    table = table_of(one, other)
+    full = RouteTable(cached=0)
+    for subscription in (one, other):
+        full.add(subscription)
+    for name in ("a/b", "a/b/c", "a", "$SYS/x"):
+        assert set(full.route(name).subscriptions) == set(table.route(name).subscriptions)
+        assert full.route(name) is full.route(name), "runs of such channels are forwarded as one, too"
+    full.discard(other)
+    assert full.route("a/b").subscriptions == [one]
+    assert full.route("a").subscriptions == []
+    full.discard(one)
+    assert one.alone is None
 
 
 def test_a_route_nobody_uses_is_forgotten() -> None:

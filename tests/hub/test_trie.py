@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polywire.hub.channels import ANY, REST, from_stars, matches
-from polywire.hub.trie import Trie
+from polywire.hub.trie import WIDE, Trie
 from tests.hub.test_channels import names, patterns
 
 short = st.lists(st.sampled_from(["a", "b", ANY]), min_size=1, max_size=3).map("/".join)
@@ -16,8 +16,8 @@ def test_a_name_finds_exactly_the_patterns_that_match_it(keys: list[str], name: 
     for number, key in enumerate(keys):
         trie.add(key, number)
     wanted = {number for number, key in enumerate(keys) if matches(key, name, dollar=True)}
-    found = trie.find(name)
-    assert (set(found), len(found)) == (wanted, len(wanted))
+    for found in (trie.find(name), trie.match(name)):
+        assert (set(found), len(found)) == (wanted, len(wanted))
 
 
 @given(st.lists(names, max_size=12, unique=True), patterns)
@@ -78,3 +78,46 @@ def test_a_very_deep_key_costs_no_stack() -> None:
     assert trie.find(REST) == ["x"]
     assert trie.find(from_stars("a/**")) == ["x"]
     assert trie.discard(deep, "x")
+
+
+def visited(keys: set[tuple[str, ...]]) -> int:
+    """How many nodes a single name can visit at most, by the definition: the worst of every choice at every level."""
+    below: dict[str, set[tuple[str, ...]]] = {}
+    for key in keys:
+        if key:
+            below.setdefault(key[0], set()).add(key[1:])
+    named = [visited(rests) for level, rests in below.items() if level not in {ANY, REST}]
+    wild = visited(below[ANY]) if ANY in below else 0
+    return 1 + max(named, default=0) + wild + (REST in below)
+
+
+@given(st.lists(patterns, max_size=20), st.randoms(use_true_random=False))
+def test_the_reach_is_the_worst_case_whatever_comes_and_goes(keys: list[str], random: object) -> None:
+    trie: Trie[int] = Trie()
+    held: list[tuple[int, str]] = []
+    for number, key in enumerate(keys):
+        trie.add(key, number)
+        held.append((number, key))
+        assert trie.reach() == visited({tuple(each.split("/")) for _, each in held})
+        if random.random() < 0.4:  # type: ignore[attr-defined]
+            gone = held.pop(random.randrange(len(held)))  # type: ignore[attr-defined]
+            trie.discard(gone[1], gone[0])
+            assert trie.reach() == visited({tuple(each.split("/")) for _, each in held})
+
+
+def test_the_reach_of_a_wide_node_shrinks_with_its_deepest_child() -> None:
+    trie: Trie[int] = Trie()
+    for number in range(3 * WIDE):
+        trie.add(f"{number}/x", number)
+    assert trie.reach() == 3
+    trie.add("7/x/y/z", -1)
+    trie.add("8/x/y", -2)
+    assert trie.reach() == 5
+    trie.discard("7/x/y/z", -1)
+    assert trie.reach() == 4
+    for number in range(3 * WIDE):
+        trie.discard(f"{number}/x", number)
+    assert trie.reach() == 4
+    assert not trie._tallies
+    trie.discard("8/x/y", -2)
+    assert trie.reach() == 1

@@ -17,7 +17,7 @@ from polywire.hub.outbox import JOIN_BELOW, Flusher, Later, Outbox
 from polywire.hub.queues import MAX_MESSAGES, MAX_OCTETS, Consumer, Queue
 from polywire.hub.recorder import Recorder
 from polywire.hub.retained import Retained
-from polywire.hub.routes import Route, RouteTable, RouteView, Subscription
+from polywire.hub.routes import Route, RouteTable, RouteView, Subscription, TopicFilter
 from polywire.hub.services import FAILED_BODY, Services
 from polywire.journal.kinds import WILL_FLAG
 from polywire.protocols.frame import Run
@@ -231,7 +231,7 @@ class Hub:
         if view is None:
             if len(self._views) >= MAX_VIEWS:
                 self._views.clear()
-            view = self.table.view(_Resolver(self.table, client.grants).resolve)
+            view = self.table.view(_Forwardable(client.grants))
             self._views[key] = view
         return view
 
@@ -332,20 +332,16 @@ class Hub:
 
 
 @final
-class _Resolver:
-    """Finds routes for scanners: of channels that are topics, and that the publishers concerned may publish to."""
+class _Forwardable(TopicFilter):
+    """The topics that publishers with these rights may publish to, and whose messages need no further look."""
 
-    def __init__(self, table: RouteTable, grants: Grants) -> None:
-        self._table: Final = table
+    def __init__(self, grants: Grants) -> None:
         self._grants: Final = grants
 
-    def resolve(self, topic: bytes) -> Route | None:
-        channel = topic.decode()
+    def takes(self, channel: str) -> bool:
         if channel.startswith(QUEUE_PREFIX) or is_service_topic(channel) or is_too_deep(channel):
-            return None
-        if not self._grants.may_publish(channel):
-            return None
-        return self._table.route(channel)
+            return False
+        return self._grants.may_publish(channel)
 
 
 def is_queue(channel: str) -> bool:

@@ -7,7 +7,7 @@ a cache by the octets of topics, for the scanners of cut-through protocols, one 
 same rights; it catches up with the table's changes when it is next used.
 """
 
-from collections.abc import Callable
+from collections import OrderedDict
 from typing import Final, final
 
 from mypy_extensions import i64, mypyc_attr
@@ -17,7 +17,8 @@ from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
 from polywire.hub.trie import Trie
 
-CACHED_CHANNELS: Final = 65536
+CACHED_CHANNELS: Final = 16384
+REPLACED: Final = 64
 CHANGES_KEPT: Final = 4096
 
 
@@ -54,6 +55,7 @@ class Subscription:
         self.dollar: Final = dollar
         self.counted: Final = counted
         self.away: Final = away
+        self.alone: Route | None = None  # the table's
 
     def deliver(self, message: Message) -> None:
         """Encode the message for this subscriber and put it into its outbox."""
@@ -94,20 +96,35 @@ class Route:
 
 @final
 class RouteTable:
-    """All subscriptions, and the routes of the channels published to lately. ``version`` counts changes."""
+    """All subscriptions, and the routes of the channels published to lately.
+
+    The cache is for channels that are published to again and again. Once it is full, one new channel in ``REPLACED``
+    takes the place of the oldest, so a flood of channels that never return costs a search each and little more.
+
+    ``version`` counts the channels that have left the cache, ``changes`` the subscriptions that came and went.
+    ``kept`` says whether the route asked for last is in the cache.
+    """
 
     def __init__(self, *, cached: int = CACHED_CHANNELS) -> None:
         self._cached: Final = cached
         self._subscriptions: Final[Trie[Subscription]] = Trie()
-        self._routes: Final[dict[str, Route]] = {}
+        self._routes: Final[OrderedDict[str, Route]] = OrderedDict()
         self._names: Final[Trie[str]] = Trie()
         self._interned: Final[dict[tuple[tuple[int, int], ...], Route]] = {}
-        self._changes: list[str] = []
-        self._first_change: i64 = 0
+        self._uncached: Final[dict[tuple[tuple[int, int], ...], Route]] = {}  # as interned, until something changes
+        self._misses: i64 = 0
+        self._forgotten: list[str] = []
+        self._first_forgotten: i64 = 0
         self.version: i64 = 0
+        self.changes: i64 = 0
+        self.kept = False
 
     def __len__(self) -> int:
         return len(self._subscriptions)
+
+    def reach(self) -> int:
+        """How many nodes of the subscriptions' trie a single publication visits at most."""
+        return self._subscriptions.reach()
 
     def add(self, subscription: Subscription) -> bool:
         """Take a subscription in, and say whether it is new."""
@@ -120,19 +137,30 @@ class RouteTable:
         """Take a subscription out, and say whether it was there."""
         if not self._subscriptions.discard(subscription.pattern, subscription):
             return False
+        subscription.alone = None  # routes are not collected, so the cycle must not outlive the subscription
         self._changed(subscription.pattern)
         return True
 
     def route(self, channel: str) -> Route:
         """The route of a literal channel."""
         route = self._routes.get(channel)
-        if route is None:
-            route = self._intern(winners(self._subscriptions.find(channel), channel))
-            route.users += 1
-            if len(self._routes) >= self._cached:
-                self._forget(next(iter(self._routes)))
-            self._routes[channel] = route
-            self._names.add(channel, channel)
+        if route is not None:
+            self.kept = True
+            return route
+        found = self._subscriptions.match(channel)
+        if len(found) > 1 or (found and channel.startswith("$")):
+            found = winners(found, channel)
+        if len(self._routes) >= self._cached:
+            self._misses += 1
+            if self._misses % REPLACED != 0:
+                self.kept = False
+                return self._passing(found)
+            self._forget(next(iter(self._routes)))
+        self.kept = True
+        route = self._intern(found)
+        route.users += 1
+        self._routes[channel] = route
+        self._names.add(channel, channel)
         return route
 
     def meeting(self, pattern: str) -> list[Subscription]:
@@ -140,17 +168,19 @@ class RouteTable:
         found = self._subscriptions.find(pattern)
         return winners([each for each in found if not each.pattern.startswith("$/")], pattern)
 
-    def view(self, resolve: "Callable[[bytes], Route | None]") -> "RouteView":
-        """A view for scanners; ``resolve`` decides which topics it holds."""
-        return RouteView(self, resolve)
+    def view(self, topics: "TopicFilter | None" = None) -> "RouteView":
+        """A view for scanners; ``topics`` decides which it holds, by default all."""
+        return RouteView(self, TopicFilter() if topics is None else topics)
 
-    def changes_since(self, version: i64) -> list[str] | None:
-        """The channels whose routes changed since ``version``, or None where that is too long ago to tell."""
-        if version < self._first_change:
+    def forgotten_since(self, version: i64) -> list[str] | None:
+        """The channels whose routes are no longer kept since ``version``; None where that is too long ago to tell."""
+        if version < self._first_forgotten:
             return None
-        return self._changes[version - self._first_change :]
+        return self._forgotten[version - self._first_forgotten :]
 
     def _changed(self, pattern: str) -> None:
+        self.changes += 1
+        self._uncached.clear()
         names = [pattern] if is_literal(pattern) else self._names.find(pattern)
         for name in names:
             if name in self._routes:
@@ -163,18 +193,41 @@ class RouteTable:
         if route.users == 0:
             del self._interned[route.key]
         self.version += 1
-        self._changes.append(channel)
-        if len(self._changes) >= 2 * CHANGES_KEPT:
-            self._changes = self._changes[CHANGES_KEPT:]
-            self._first_change += CHANGES_KEPT
+        self._forgotten.append(channel)
+        if len(self._forgotten) >= 2 * CHANGES_KEPT:
+            self._forgotten = self._forgotten[CHANGES_KEPT:]
+            self._first_forgotten += CHANGES_KEPT
 
     def _intern(self, subscriptions: list[Subscription]) -> Route:
-        key = tuple(sorted([(each.group, each.rank) for each in subscriptions]))
+        key = _key(subscriptions)
         route = self._interned.get(key)
         if route is None:
             route = Route(subscriptions, key)
             self._interned[key] = route
         return route
+
+    def _passing(self, subscriptions: list[Subscription]) -> Route:
+        """A route for one publication whose channel is not kept."""
+        if len(subscriptions) == 1:
+            alone = subscriptions[0].alone
+            if alone is None:
+                alone = Route(subscriptions, ())
+                subscriptions[0].alone = alone
+            return alone
+        key = _key(subscriptions)
+        route = self._interned.get(key)
+        if route is None:
+            route = self._uncached.get(key)
+            if route is None:
+                route = Route(subscriptions, key)
+                if len(self._uncached) >= CHANGES_KEPT:
+                    self._uncached.clear()
+                self._uncached[key] = route
+        return route
+
+
+def _key(subscriptions: list[Subscription]) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted([(each.group, each.rank) for each in subscriptions]))
 
 
 def winners(subscriptions: list[Subscription], channel: str) -> list[Subscription]:
@@ -191,32 +244,45 @@ def winners(subscriptions: list[Subscription], channel: str) -> list[Subscriptio
     return list(best.values())
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class TopicFilter:
+    """Decides which topics scanners may forward without a look at the single frame."""
+
+    def takes(self, channel: str) -> bool:  # noqa: ARG002 - for those who choose
+        """Whether publications to this channel may be forwarded as they are."""
+        return True
+
+
 @final
 class RouteView:
-    """Routes by the octets of topics, for the scanner of one protocol and publishers with the same rights."""
+    """Routes by the bytes of topics, for the scanner of one protocol and publishers with the same rights."""
 
-    def __init__(self, table: RouteTable, resolve: Callable[[bytes], Route | None]) -> None:
+    def __init__(self, table: RouteTable, topics: TopicFilter) -> None:
         self._table: Final = table
-        self._resolve: Final = resolve
+        self._topics: Final = topics
         self._version: i64 = table.version
         self.cache: dict[bytes, object] = {}
 
     def current(self) -> dict[bytes, object]:
         """The cache, after catching up with the table."""
         if self._version != self._table.version:
-            changes = self._table.changes_since(self._version)
+            forgotten = self._table.forgotten_since(self._version)
             self._version = self._table.version
-            if changes is None or len(changes) > len(self.cache):
+            if forgotten is None or len(forgotten) > len(self.cache):
                 self.cache.clear()
             else:
-                for name in changes:
+                for name in forgotten:
                     self.cache.pop(name.encode(), None)
         return self.cache
 
     def resolve(self, topic: bytes) -> object | None:
         """The route of a topic that is not in the cache; None where its frames must be looked at one by one."""
-        route = self._resolve(topic)
-        if route is not None:
+        channel = topic.decode()
+        if not self._topics.takes(channel):
+            return None
+        table = self._table
+        route = table.route(channel)
+        if table.kept:
             if len(self.cache) >= CACHED_CHANNELS:
                 self.cache.clear()
             self.cache[topic] = route

@@ -4,14 +4,21 @@ One structure serves both ways: subscriptions kept under patterns and found by a
 retained messages, of cached routes) found by a subscription's pattern. Two keys meet when their levels do, position
 by position; ``ANY`` meets any level, a last ``REST`` any number of them.
 
+A name that meets many patterns visits many nodes, and clients choose the patterns. So every node knows its ``reach``:
+how many nodes below it a single name can visit at most. It is kept up to date along the path of each change, and
+whoever adds a pattern can look at what that did to ``Trie.reach`` and take it back.
+
 Nothing here recurses, so a deep key costs no stack, and the nodes have no way back up, so they need no collector.
 """
 
 from typing import Final, Generic, TypeVar, final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from polywire.hub.channels import ANY, REST
+
+WIDE: Final = 64
+"""From so many children on, a node's reaches are tallied: looking through all of them for the largest would be slow."""
 
 T = TypeVar("T")
 
@@ -25,13 +32,49 @@ class Node:
     """
 
     def __init__(self) -> None:
-        self.children: dict[str, Node] | None = None
+        self.children: dict[str, Node] | None = None  # those with a name
+        self.any: Node | None = None
+        self.rest: Node | None = None
         self.item: object | None = None
         self.items: dict[object, None] | None = None
+        self.reach: i64 = 1
 
     def empty(self) -> bool:
         """Whether the node holds nothing and leads nowhere."""
-        return not self.children and self.item is None and self.items is None
+        return not self.children and self.any is None and self.rest is None and self.item is None and self.items is None
+
+    def child(self, level: str) -> "Node | None":
+        """The node below for this level."""
+        if level == ANY:
+            return self.any
+        if level == REST:
+            return self.rest
+        children = self.children
+        return None if children is None else children.get(level)
+
+    def make(self, level: str) -> "Node":
+        """A new node below for this level."""
+        node = Node()
+        if level == ANY:
+            self.any = node
+        elif level == REST:
+            self.rest = node
+        else:
+            if self.children is None:
+                self.children = {}
+            self.children[level] = node
+        return node
+
+    def drop(self, level: str) -> None:
+        """Forget the node below for this level."""
+        if level == ANY:
+            self.any = None
+        elif level == REST:
+            self.rest = None
+        elif self.children is not None:
+            del self.children[level]
+            if not self.children:
+                self.children = None
 
     def add(self, item: object) -> bool:
         """Keep one more item, and say whether it is new."""
@@ -69,6 +112,15 @@ class Node:
         elif self.items is not None:
             found.extend(self.items)
 
+    def widest(self) -> i64:
+        """The largest reach of the children with a name."""
+        most: i64 = 0
+        if self.children is not None:
+            for child in self.children.values():
+                if child.reach > most:
+                    most = child.reach
+        return most
+
 
 @final
 class Trie(Generic[T]):
@@ -77,26 +129,32 @@ class Trie(Generic[T]):
     def __init__(self) -> None:
         self._root: Final = Node()
         self._size = 0
+        self._tallies: Final[dict[Node, dict[int, int]]] = {}  # of wide nodes: how many children have which reach
 
     def __len__(self) -> int:
         return self._size
 
+    def reach(self) -> int:
+        """How many nodes a single name visits at most."""
+        return self._root.reach
+
     def add(self, key: str, item: T) -> bool:
         """Keep ``item`` under ``key``, and say whether it is new there."""
-        node = self._root
-        for level in key.split("/"):
-            children = node.children
-            if children is None:
-                children = {}
-                node.children = children
-            child = children.get(level)
+        levels = key.split("/")
+        path = [self._root]
+        made: i64 = 0
+        for level in levels:
+            node = path[-1]
+            child = node.child(level)
             if child is None:
-                child = Node()
-                children[level] = child
-            node = child
-        if not node.add(item):
+                child = node.make(level)
+                made += 1
+            path.append(child)
+        if not path[-1].add(item):
             return False
         self._size += 1
+        if made > 0:
+            self._grown(path, levels, i64(len(levels)) - made)
         return True
 
     def discard(self, key: str, item: T) -> bool:
@@ -104,21 +162,54 @@ class Trie(Generic[T]):
         levels = key.split("/")
         path = [self._root]
         for level in levels:
-            children = path[-1].children
-            child = children.get(level) if children is not None else None
+            child = path[-1].child(level)
             if child is None:
                 return False
             path.append(child)
         if not path[-1].discard(item):
             return False
         self._size -= 1
-        depth = len(levels)
+        depth: i64 = len(levels)
         while depth > 0 and path[depth].empty():
             depth -= 1
-            children = path[depth].children
-            if children is not None:
-                del children[levels[depth]]
+            path[depth].drop(levels[depth])
+        if depth < i64(len(levels)):
+            self._shrunk(path, levels, depth)
         return True
+
+    def match(self, name: str) -> list[T]:
+        """All items whose pattern matches the name, which has no wildcards: as ``find``, and faster."""
+        found: list[object] = []
+        node = self._root
+        others: list[Node] | None = None  # further nodes the name has reached
+        for level in name.split("/"):
+            if others is not None:
+                others = _below([node, *others], level, found)
+                if not others:
+                    return found  # type: ignore[return-value] # as in find
+                node = others.pop()
+                if not others:
+                    others = None
+                continue
+            if node.rest is not None:
+                node.rest.collect(found)
+            children = node.children
+            child = None if children is None else children.get(level)
+            wild = node.any
+            if child is None:
+                if wild is None:
+                    return found  # type: ignore[return-value] # as in find
+                node = wild
+            else:
+                node = child
+                if wild is not None:
+                    others = [wild]
+        node.collect(found)
+        if node.rest is not None:
+            node.rest.collect(found)
+        if others is not None:
+            self._collect(others, found, deep=False)
+        return found  # type: ignore[return-value] # as in find
 
     def find(self, key: str) -> list[T]:
         """All items whose key meets this one, whichever of the two has the wildcards."""
@@ -129,26 +220,7 @@ class Trie(Generic[T]):
             levels.pop()
         nodes = [self._root]
         for level in levels:
-            below: list[Node] = []
-            for node in nodes:
-                children = node.children
-                if children is None:
-                    continue
-                rest = children.get(REST)
-                if rest is not None:
-                    rest.collect(found)
-                if level == ANY:
-                    for name, child in children.items():
-                        if name != REST:
-                            below.append(child)
-                else:
-                    child_named = children.get(level)
-                    if child_named is not None:
-                        below.append(child_named)
-                    child_any = children.get(ANY)
-                    if child_any is not None:
-                        below.append(child_any)
-            nodes = below
+            nodes = _below(nodes, level, found)
             if not nodes:
                 break
         self._collect(nodes, found, deep=deep)
@@ -159,12 +231,104 @@ class Trie(Generic[T]):
         while nodes:
             node = nodes.pop()
             node.collect(found)
-            children = node.children
-            if children is None:
-                continue
+            if node.rest is not None:
+                node.rest.collect(found)
             if deep:
-                nodes.extend(children.values())
+                if node.any is not None:
+                    nodes.append(node.any)
+                if node.children is not None:
+                    nodes.extend(node.children.values())
+
+    def _grown(self, path: list[Node], levels: list[str], at: i64) -> None:
+        """There are new nodes below ``path[at]``: bring the reach of all above them up to date."""
+        depth: i64 = i64(len(levels)) - 1
+        before: i64 = 0  # the reach of the node below, 0 where it is new
+        while depth >= 0:
+            node = path[depth]
+            child = path[depth + 1]
+            reach = node.reach
+            if levels[depth] == ANY:
+                node.reach = reach + child.reach - before
+            elif levels[depth] == REST:
+                node.reach = reach + 1
             else:
-                rest = children.get(REST)
-                if rest is not None:
-                    rest.collect(found)
+                wild: i64 = 0 if node.any is None else node.any.reach
+                rest: i64 = 0 if node.rest is None else 1
+                most = reach - 1 - wild - rest
+                if child.reach > most:
+                    node.reach = reach + child.reach - most
+                self._tally(node, before, child.reach)
+            if depth <= at and node.reach == reach:
+                return
+            before = reach if depth <= at else 0
+            depth -= 1
+
+    def _shrunk(self, path: list[Node], levels: list[str], at: i64) -> None:
+        """Nodes below ``path[at]`` are gone: bring the reach of all above them up to date."""
+        depth = at
+        before = path[at + 1].reach
+        after: i64 = 0
+        while depth >= 0:
+            node = path[depth]
+            reach = node.reach
+            if levels[depth] == ANY:
+                node.reach = reach + after - before
+            elif levels[depth] == REST:
+                node.reach = reach - 1
+            else:
+                wild: i64 = 0 if node.any is None else node.any.reach
+                rest: i64 = 0 if node.rest is None else 1
+                tally = self._tally(node, before, after)
+                if before == reach - 1 - wild - rest:
+                    most = node.widest() if tally is None else i64(max(tally))
+                    node.reach = 1 + wild + rest + most
+            if node.reach == reach:
+                return
+            before = reach
+            after = node.reach
+            depth -= 1
+
+    def _tally(self, node: Node, before: i64, after: i64) -> dict[int, int] | None:
+        """Note that a child with a name has another reach now, 0 for none. The tally, where the node is wide."""
+        children = node.children
+        wide = children is not None and len(children) >= WIDE
+        tally = self._tallies.get(node)
+        if tally is None:
+            if not wide or children is None:
+                return None
+            tally = {}
+            for child in children.values():
+                tally[child.reach] = tally.get(child.reach, 0) + 1
+            self._tallies[node] = tally
+            return tally
+        if not wide:
+            del self._tallies[node]
+            return None
+        if after > 0:
+            tally[after] = tally.get(after, 0) + 1
+        if before > 0:
+            left = tally.get(before, 0) - 1
+            if left > 0:
+                tally[before] = left
+            else:
+                tally.pop(before, None)
+        return tally
+
+
+def _below(nodes: list[Node], level: str, found: list[object]) -> list[Node]:
+    """The nodes below these that meet a level; what is kept under ``REST`` right below them is found."""
+    below: list[Node] = []
+    for node in nodes:
+        if node.rest is not None:
+            node.rest.collect(found)
+        children = node.children
+        if children is not None:
+            if level == ANY:
+                below.extend(children.values())
+            else:
+                child = children.get(level)
+                if child is not None:
+                    below.append(child)
+        if node.any is not None:
+            below.append(node.any)
+    return below

@@ -158,14 +158,14 @@ class FmqpSession:
         self._now = self._hub.clock()
         view = self._hub.view(client)
         items = self._decoder.feed_runs(data, view.current(), view.resolve)
-        version = self._hub.table.version
+        version = self._hub.table.changes
         recorder = self._hub.recorder
         for item in items:
             if not self._accepting():
                 break  # a signal in this very chunk: what stands behind it is not accepted any more
             if isinstance(item, Run):
                 # A subscription earlier in this chunk may have changed the routes the scanner found.
-                self._run(item, same=self._hub.table.version == version)
+                self._run(item, same=self._hub.table.changes == version)
             else:
                 if recorder is not None:
                     self._runs.record(recorder, self._now)

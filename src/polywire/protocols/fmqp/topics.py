@@ -4,9 +4,17 @@ Topics are compared level by level. ``*`` stands for any one level, on either si
 not count (FMQP-14), those inside do.
 """
 
+from typing import Final
+
+from mypy_extensions import i64
+
 MAX_OCTETS = 255
 """FMQP-11: a topic has at most 255 octets; its length field is one octet."""
 
+SLASH: Final = 0x2F
+DOLLAR: Final = 0x24
+STAR: Final = 0x2A
+FIRST_BEYOND_ASCII: Final = 0x80
 WILDCARD = "*"
 SERVICE_LEVEL = "$"
 
@@ -33,6 +41,13 @@ def problem(raw: bytes) -> tuple[str, str]:
 
 def plain(raw: bytes) -> bool:
     """Whether a publication to this topic may be forwarded as it stands: valid, stripped, no wildcard, no service."""
+    length: i64 = len(raw)
+    if length > 0 and raw[0] != SLASH and raw[0] != DOLLAR and raw[length - 1] != SLASH:
+        i: i64 = 0
+        while i < length and 0 < raw[i] < FIRST_BEYOND_ASCII and raw[i] != STAR:
+            i += 1
+        if i == length:
+            return True  # as nearly all are: what follows takes ten times as long
     topic = read(raw)
     if topic is None or len(topic.encode()) != len(raw) or is_service(topic):
         return False

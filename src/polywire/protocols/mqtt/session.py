@@ -96,18 +96,18 @@ class MqttSession:
         self._last = data
         items: Sequence[object]
         failure: RemoteProtocolError | None = None
-        version = self._hub.table.version
+        version = self._hub.table.changes
         try:
             if self._phase == CONNECTED and not self._draining:
                 view = self._hub.view(client)
                 items = self._decoder.feed_runs(data, view.current(), view.resolve, 1)
-                version = self._hub.table.version
+                version = self._hub.table.changes
             else:
                 # What it may do is not known before its login: no runs yet.
                 items = self._decoder.feed(data)
         except RemoteProtocolError as error:
             items = error.frames
-            version = self._hub.table.version
+            version = self._hub.table.changes
             failure = error
         self._handle(items, version, failure)
         self._last = b""
@@ -152,7 +152,7 @@ class MqttSession:
                 index += 1
                 if isinstance(item, Run):
                     # A subscription earlier in this chunk may have changed the routes the scanner found.
-                    cast("Incoming", incoming).run(item, same=self._hub.table.version == version)
+                    cast("Incoming", incoming).run(item, same=self._hub.table.changes == version)
                 else:
                     if incoming is not None:
                         incoming.record()
@@ -218,7 +218,7 @@ class MqttSession:
         self._early = ()
         self._early_failure = None
         if self._phase == CONNECTED and (early or failure is not None):
-            self._handle(early, self._hub.table.version, failure)
+            self._handle(early, self._hub.table.changes, failure)
 
     def _accept(self, frame: Connect, user: str) -> None:
         hub, client = self._hub, self._client
