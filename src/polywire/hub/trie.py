@@ -117,8 +117,7 @@ class Node:
         most: i64 = 0
         if self.children is not None:
             for child in self.children.values():
-                if child.reach > most:
-                    most = child.reach
+                most = max(most, child.reach)
         return most
 
 
