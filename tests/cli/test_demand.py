@@ -2,8 +2,10 @@
 
 import json
 
+from polywire.protocols.fmqp import Subscription, Unsubscription
 from tests.cli.commands import going_on, run, url
 from tests.hub_process import HubProcess
+from tests.wires import Fmqp, connected
 
 
 def test_each_change_of_demand_is_a_line(hub: HubProcess) -> None:
@@ -12,6 +14,16 @@ def test_each_change_of_demand_is_a_line(hub: HubProcess) -> None:
             watcher.wait_for("camera/door\t1\n")
         watcher.wait_for("camera/door\t0\n")
         assert watcher.interrupt() == 0
+
+
+def test_a_deserted_topic_shows_at_once(hub: HubProcess) -> None:
+    with connected(hub.addresses["fmqp"]) as wire:
+        client = Fmqp(wire)
+        client.say(Subscription("deserted/a"), Unsubscription("deserted/a"))
+        client.settled()
+    with going_on("demand", "deserted/*", "-n", "1", "-u", url(hub, "fmqp")) as watcher:
+        assert watcher.end() == 0
+        assert watcher.text == "deserted/a\t0\n"
 
 
 def test_demand_as_json_ends_after_a_number_of_changes(hub: HubProcess) -> None:

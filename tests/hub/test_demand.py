@@ -1,7 +1,9 @@
 """Demand: counts by exact topic, told to whoever watches."""
 
+import pytest
+
 from polywire.hub.channels import from_stars
-from polywire.hub.demand import Demand, Watcher
+from polywire.hub.demand import MAX_DESERTED, Demand, Watcher
 
 
 class Recorder(Watcher):
@@ -24,13 +26,61 @@ def test_a_watcher_hears_every_change_of_its_topic() -> None:
     assert watcher.heard == [("a", 1), ("a", 2), ("a", 1), ("a", 0)]
 
 
-def test_a_late_watcher_learns_todays_demand_at_once() -> None:
+def test_a_late_watcher_learns_todays_demand_and_what_was_deserted_at_once() -> None:
     demand, watcher = Demand(), Recorder("*")
     demand.add("a")
     demand.add("b")
     demand.remove("b")
     demand.watch(watcher)
-    assert watcher.heard == [("a", 1)]
+    assert sorted(watcher.heard) == [("a", 1), ("b", 0)]
+
+
+def test_the_topics_deserted_longest_ago_are_forgotten_first() -> None:
+    demand, watcher = Demand(most_deserted=2), Recorder("*")
+    for topic in ("a", "b", "a", "c", "d", "c"):  # "a" is deserted twice, the second time after "b"
+        demand.add(topic)
+        demand.remove(topic)
+    demand.watch(watcher)
+    assert sorted(watcher.heard) == [("c", 0), ("d", 0)]
+    assert len(demand._names) == 2
+
+
+def test_a_topic_that_is_wanted_again_is_not_forgotten() -> None:
+    demand, watcher = Demand(most_deserted=1), Recorder("*")
+    demand.add("a")
+    demand.remove("a")
+    demand.add("a")
+    for topic in ("b", "c"):
+        demand.add(topic)
+        demand.remove(topic)
+    demand.watch(watcher)
+    assert sorted(watcher.heard) == [("a", 1), ("c", 0)]
+
+
+def test_forgetting_takes_the_same_time_however_many_are_remembered() -> None:
+    # Deserting far more topics than are remembered is quick: a walk over forgotten ones would take minutes.
+    demand = Demand()
+    for number in range(200_000):
+        demand.add(str(number))
+        demand.remove(str(number))
+    assert len(demand._deserted) == len(demand._names) == MAX_DESERTED
+
+
+@pytest.mark.parametrize("topic", ["$/info/clients", "$", "x" * 256])
+def test_service_topics_and_names_too_long_for_fmqp_are_not_remembered(topic: str) -> None:
+    demand, watcher = Demand(), Recorder("**")
+    demand.add(topic)
+    demand.remove(topic)
+    demand.watch(watcher)
+    assert (watcher.heard, len(demand._names)) == ([], 0)
+
+
+def test_the_demand_of_a_topic_can_be_told_again() -> None:
+    demand, watcher = Demand(), Recorder("a")
+    demand.watch(watcher)
+    demand.add("a")
+    demand.repeat("a")
+    assert watcher.heard == [("a", 1), ("a", 1)]
 
 
 def test_a_watcher_with_a_wildcard_hears_each_topic_under_its_own_name() -> None:

@@ -10,6 +10,35 @@ from polywire.hub.routes import Subscription
 
 
 @final
+class Wills:
+    """What a client wants published when its connection ends, in the order in which it was sent."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        """How many bytes the wills hold together."""
+        self._messages: Final[list[Message]] = []
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def add(self, message: Message, size: int) -> None:
+        """Keep one more, which holds this many bytes."""
+        self._messages.append(message)
+        self.size += size
+
+    def take(self) -> list[Message]:
+        """All of them; none is left."""
+        messages = list(self._messages)
+        self.clear()
+        return messages
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._messages.clear()
+        self.size = 0
+
+
+@final
 class Client:
     """One connection. ``name`` is what the client calls itself, ``identity`` who it proved to be.
 
@@ -34,7 +63,8 @@ class Client:
         self.joined = False
         self.subscriptions: Final[dict[object, Subscription]] = {}
         self.demands: Final[dict[str, int]] = {}
-        self.wills: Final[dict[str, Message]] = {}
+        self.wills: Final = Wills()
+        self.forwards_empty = True  # whether subscribers get what it publishes without a body
 
     def may_signal(self, channel: str) -> bool:
         """Whether the client may tell the hub to stop: by a rule, or without rules from this machine only."""

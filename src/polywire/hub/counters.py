@@ -7,12 +7,17 @@ from mypy_extensions import i64
 
 @final
 class Counters:
-    """One protocol's numbers since the start."""
+    """One protocol's numbers since the start.
+
+    ``received`` counts every publication that clients sent, also those that were discarded, and last wills when they
+    were sent. ``messages_in`` counts those that were accepted, and last wills when they were published.
+    """
 
     def __init__(self, protocol: str) -> None:
         self.protocol: Final = protocol
         self.connections: i64 = 0
         self.connected: i64 = 0
+        self.received: i64 = 0
         self.messages_in: i64 = 0
         self.messages_out: i64 = 0
         self.octets_in: i64 = 0

@@ -2,13 +2,21 @@
 
 Demand is counted by the exact pattern subscribed to, over all protocols, once per client. A watcher is kept under a
 pattern of its own and hears of every topic that meets it, under that topic's name.
+
+A topic that has lost its last subscriber is remembered, so that a late watcher can tell "no longer wanted" from "never
+wanted". Only so many are: the topics deserted longest ago are forgotten first.
 """
 
+from collections import OrderedDict
 from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
 from polywire.hub.trie import Trie
+
+MAX_DESERTED: Final = 10_000
+LONGEST_DESERTED: Final = 255
+"""Characters of a topic that is remembered: FMQP, where the watchers are, has no longer ones."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -27,9 +35,11 @@ class Watcher:
 class Demand:
     """Subscribers by topic, and the watchers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_deserted: int = MAX_DESERTED) -> None:
+        self._most_deserted: Final = most_deserted
         self._counts: Final[dict[str, int]] = {}
-        self._names: Final[Trie[str]] = Trie()
+        self._deserted: Final[OrderedDict[str, None]] = OrderedDict()  # the topic deserted longest ago comes first
+        self._names: Final[Trie[str]] = Trie()  # of both
         self._watchers: Final[Trie[Watcher]] = Trie()
 
     def count(self, topic: str) -> int:
@@ -41,7 +51,10 @@ class Demand:
         count = self._counts.get(topic, 0) + 1
         self._counts[topic] = count
         if count == 1:
-            self._names.add(topic, topic)
+            if topic in self._deserted:
+                del self._deserted[topic]
+            else:
+                self._names.add(topic, topic)
         self._tell(topic, count)
 
     def remove(self, topic: str) -> None:
@@ -51,10 +64,14 @@ class Demand:
             return
         if count == 0:
             del self._counts[topic]
-            self._names.discard(topic, topic)
+            self._desert(topic)
         else:
             self._counts[topic] = count
         self._tell(topic, count)
+
+    def repeat(self, topic: str) -> None:
+        """Tell the watchers of a topic its demand once more."""
+        self._tell(topic, self.count(topic))
 
     def watch(self, watcher: Watcher) -> None:
         """Tell the watcher of today's demand, and from now on of every change."""
@@ -62,13 +79,26 @@ class Demand:
         self.remind(watcher)
 
     def remind(self, watcher: Watcher) -> None:
-        """Tell the watcher of today's demand once more. Topics nobody subscribes to are not mentioned."""
+        """Tell the watcher of today's demand once more, remembered deserted topics included."""
         for topic in self._names.find(watcher.pattern):
-            watcher.demand(topic, self._counts[topic])
+            watcher.demand(topic, self.count(topic))
 
     def unwatch(self, watcher: Watcher) -> bool:
         """Tell the watcher nothing more, and say whether it was one."""
         return self._watchers.discard(watcher.pattern, watcher)
+
+    def _desert(self, topic: str) -> None:
+        """Remember a topic without subscribers, and forget the oldest one where there are too many.
+
+        A topic under ``$`` is forgotten at once: only the hub publishes there, so nobody asks whether it is wanted.
+        """
+        if len(topic) > LONGEST_DESERTED or topic == "$" or topic.startswith("$/"):
+            self._names.discard(topic, topic)
+            return
+        self._deserted[topic] = None
+        if len(self._deserted) > self._most_deserted:
+            oldest = self._deserted.popitem(last=False)[0]
+            self._names.discard(oldest, oldest)
 
     def _tell(self, topic: str, count: int) -> None:
         if len(self._watchers) == 0:

@@ -26,6 +26,7 @@ MAX_VIEWS: Final = 4096
 MAX_QUEUES: Final = 10_000
 NO_QUEUE: Final = "the hub has no room for another queue"
 QUEUE_PREFIX: Final = "queue/"
+SIGNALS: Final = ("$/signals/stop", "$/signals/terminate")
 
 FORBIDDEN: Final = "forbidden"
 SERVICE_CHANNEL: Final = "service-channel"
@@ -123,11 +124,38 @@ class Hub:
             self._presence()
 
     def send_wills(self, client: Client) -> None:
-        """Publish what the client wanted published at its end."""
-        wills = list(client.wills.values())
-        client.wills.clear()
-        for will in wills:
-            self.publish(will, client, acknowledged=False, flags=WILL_FLAG)
+        """Publish what the client wanted published at its end, in the order in which it was sent."""
+        now = self.clock()
+        for will in client.wills.take():
+            message = Message(will.channel, will.body, retain=will.retain, time=now, origin=will.origin, qos=will.qos)
+            message.encoded.update(will.encoded)
+            if is_service_channel(message.channel):
+                self.signal(message.channel, client)
+            elif message.body or client.forwards_empty:
+                self.publish(message, client, acknowledged=False, flags=WILL_FLAG)
+            else:
+                self.clear(message, client)
+
+    def signal(self, channel: str, client: Client) -> None:
+        """A client has published to a service channel: do what it asks for, if it may."""
+        refused = self.signal_refusal(channel, client)
+        if refused is not None:
+            client.counters.drop(refused)
+        elif self.on_signal is not None:
+            self.on_signal(channel.rpartition("/")[2])
+
+    def signal_refusal(self, channel: str, client: Client) -> str | None:
+        """Why a publication to a service channel does nothing, or None where it is a signal the client may give."""
+        if channel not in SIGNALS or self.on_signal is None:
+            return SERVICE_CHANNEL
+        return None if client.may_signal(channel) else FORBIDDEN
+
+    def clear(self, message: Message, client: Client) -> None:
+        """Take a message without a body that is forwarded to nobody: one to be retained clears its channel."""
+        if message.retain and client.grants.may_publish(message.channel):
+            self.retained.keep(message)
+            if self.recorder is not None:
+                self.recorder.cleared(to_stars(message.channel), client)
 
     def publish(self, message: Message, client: Client, *, acknowledged: bool = True, flags: int = 0) -> str | None:
         """Pass a client's message on: to the subscribers, the queue, the retained ones. Why not, where it can't be.
@@ -152,7 +180,7 @@ class Hub:
         channel = message.channel
         if not client.grants.may_publish(channel):
             return FORBIDDEN
-        if channel == "$" or channel.startswith("$/"):
+        if is_service_channel(channel):
             return SERVICE_CHANNEL
         if is_queue(channel) and not self.takes_queue(channel):
             return TOO_MANY_QUEUES
@@ -263,9 +291,11 @@ class Hub:
             client.demands[pattern] = times + 1
             if times == 0:
                 self.demand.add(pattern)
+            else:
+                self.demand.repeat(pattern)
         if old is not None:
             # After the new one, so that demand does not seem to go away in between.
-            self._drop(client, old)
+            self._drop(client, old, replaced=True)
         return self.retained.find(subscription.pattern, dollar=subscription.dollar)
 
     def unsubscribe(self, client: Client, key: object) -> bool:
@@ -275,7 +305,7 @@ class Hub:
             return False
         if self.recorder is not None:
             self.recorder.unsubscribed(client, to_stars(subscription.pattern))
-        self._drop(client, subscription)
+        self._drop(client, subscription, replaced=False)
         return True
 
     def queue(self, name: str) -> Queue:
@@ -315,13 +345,15 @@ class Hub:
             else:
                 client.counters.drop(FAILED_BODY)
 
-    def _drop(self, client: Client, subscription: Subscription) -> None:
+    def _drop(self, client: Client, subscription: Subscription, *, replaced: bool) -> None:
         self.table.discard(subscription)
         if subscription.counted:
             pattern = subscription.pattern
             times = client.demands.get(pattern, 0) - 1
             if times > 0:
                 client.demands[pattern] = times
+                if not replaced:
+                    self.demand.repeat(pattern)
             elif times == 0:
                 del client.demands[pattern]
                 self.demand.remove(pattern)
@@ -347,6 +379,11 @@ class _Forwardable(TopicFilter):
 def is_queue(channel: str) -> bool:
     """Whether a channel, or a subscription to it, is a queue's; a pattern never is."""
     return channel.startswith(QUEUE_PREFIX) and is_literal(channel)
+
+
+def is_service_channel(channel: str) -> bool:
+    """Whether a channel is the hub's own: FMQP's service topics."""
+    return channel == "$" or channel.startswith("$/")
 
 
 def is_too_deep(channel: str) -> bool:

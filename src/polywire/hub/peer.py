@@ -23,6 +23,8 @@ class Limits:
     subscriptions: int = 10_000
     in_flight: int = 1_000
     unfinished: int = 64
+    wills: int = 1_000
+    wills_size: int = 16 * MIB
     sessions: int = 10_000
     offline_messages: int = 1_000
 

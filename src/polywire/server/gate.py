@@ -75,6 +75,8 @@ class Gate:
             subscriptions=limits.subscriptions,
             in_flight=limits.in_flight,
             unfinished=limits.unfinished,
+            wills=limits.wills,
+            wills_size=limits.wills_size,
             sessions=limits.sessions,
             offline_messages=limits.offline_messages,
         )

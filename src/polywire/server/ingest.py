@@ -135,6 +135,7 @@ class Ingest:
                 raise Rejected(503, "the hub is shutting down")
             client = self._client(who)
             messages = read_messages(body, self._hub, client.number)
+            client.counters.received += len(messages)
             self._accept(part, messages, client)
             await self._safe()
             applied[part.query] = part.place

@@ -140,16 +140,40 @@ def test_a_publisher_hears_of_the_demand(hub: HubProcess) -> None:
     run(main)
 
 
-def test_a_will_is_published_when_its_client_is_gone_unless_it_was_withdrawn(hub: HubProcess) -> None:
+@pytest.mark.rule("FMQP-66", "FMQP-78")
+def test_a_late_watch_tells_deserted_topics_from_those_never_subscribed_to(hub: HubProcess) -> None:
+    async def main() -> None:
+        async with connect(url(hub)) as publisher, connect(url(hub)) as subscriber:
+            async with subscriber.subscribe("late/deserted"):
+                pass
+            subscriber.subscribe("late/wanted")
+            await subscriber.settled()
+            demand = publisher.watch("late/*")
+            found = {await anext(demand), await anext(demand)}
+            assert found == {Demand("late/deserted", 0), Demand("late/wanted", 1)}
+            never = publisher.watch("later/never")
+            await publisher.settled()
+            assert (len(demand), len(never)) == (0, 0)
+            subscriber.subscribe("late/wanted")
+            assert await anext(demand) == Demand("late/wanted", 1)
+
+    run(main)
+
+
+def test_every_will_is_published_in_order_when_its_client_is_gone(hub: HubProcess) -> None:
     async def main() -> None:
         async with connect(url(hub)) as reader:
             messages = reader.subscribe("will/*")
             await reader.settled()
             async with connect(url(hub)) as writer:
-                writer.leave_will("will/a", b"never")
-                writer.withdraw_will("will/a")
-                writer.leave_will("will/b", b"gone")
-            assert await anext(messages) == Publication("will/b", b"gone")
+                writer.leave_will("will/a", b"first")
+                writer.leave_will("will/b", b"second")
+                writer.leave_will("will/a", b"third")
+            assert [await anext(messages) for _ in range(3)] == [
+                Publication("will/a", b"first"),
+                Publication("will/b", b"second"),
+                Publication("will/a", b"third"),
+            ]
 
     run(main)
 

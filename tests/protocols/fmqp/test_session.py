@@ -113,7 +113,7 @@ def test_each_subscription_and_each_repetition_delivers_the_cached_message(site:
     cached = Publication("a", b"x", CACHE)
     client = join(site, Subscription("a"), Subscription("*"), Subscription("a"))
     assert heard(client) == [cached, cached, cached]
-    assert counts(watcher) == [("a", 1), ("*", 1)]
+    assert counts(watcher) == [("a", 1), ("*", 1), ("a", 1)]
 
 
 @pytest.mark.rule("FMQP-57", "FMQP-09")
@@ -143,17 +143,72 @@ def test_a_last_will_is_published_when_its_client_is_gone_cache_flag_included(si
 
 
 @pytest.mark.rule("FMQP-62")
-def test_the_newest_last_will_of_a_topic_wins_and_an_empty_one_withdraws_it(site: Site) -> None:
-    listener = join(site, Subscription("*"))
+def test_every_last_will_is_published_in_order_but_for_empty_ones(site: Site) -> None:
+    listener, other = join(site, Subscription("*")), other_protocol(site, "*")
     client = join(
         site,
-        Publication("a", b"old", LAST_WILL),
-        Publication("a", b"new", LAST_WILL),
-        Publication("b", b"gone", LAST_WILL),
+        Publication("a", b"1", LAST_WILL),
+        Publication("b", b"2", LAST_WILL),
+        Publication("a", b"3", LAST_WILL),
         Publication("b", b"", LAST_WILL),
+        Publication("a", b"3", LAST_WILL),
     )
     client.lose()
-    assert heard(listener) == [Publication("a", b"new")]
+    assert heard(listener) == [Publication(*each) for each in (("a", b"1"), ("b", b"2"), ("a", b"3"), ("a", b"3"))]
+    assert [message.body for message in other.got] == [b"1", b"2", b"3", b"3"]
+
+
+@pytest.mark.rule("FMQP-57", "FMQP-63")
+def test_an_empty_last_will_with_the_cache_flag_clears_the_cache_when_its_client_is_gone(site: Site) -> None:
+    listener, other = join(site, Subscription("a")), other_protocol(site, "a")
+    client = join(site, Publication("a", b"x", CACHE), Publication("a", b"", CACHE | LAST_WILL))
+    assert site.hub.retained.get("a") is not None
+    client.lose()
+    assert site.hub.retained.get("a") is None
+    assert (len(heard(listener)), len(other.got)) == (1, 1)
+
+
+@pytest.mark.rule("FMQP-76")
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        (Limits(wills=0), []),
+        (Limits(wills=2), [b"123", b"45"]),
+        (Limits(wills_size=4), [b"123"]),
+        (Limits(wills_size=6), [b"123", b"6"]),
+        (Limits(wills_size=3), [b"45"]),
+    ],
+)
+def test_last_wills_past_a_limit_are_discarded_and_counted(site: Site, limits: Limits, kept: list[bytes]) -> None:
+    listener = join(site, Subscription("a"))
+    client = join(site, *(Publication("a", body, LAST_WILL) for body in (b"123", b"45", b"6")), limits=limits)
+    assert client.client.counters.faults == {"FMQP-76": 3 - len(kept)}
+    client.lose()
+    assert heard(listener) == [Publication("a", body) for body in kept]
+    assert (len(client.client.wills), client.client.wills.size) == (0, 0)
+
+
+@pytest.mark.rule("FMQP-53")
+def test_a_last_will_keeps_its_other_flags_and_they_count_for_its_size(site: Site) -> None:
+    listener = join(site, Subscription("a"))
+    client = join(site, Publication("a", b"xy", LAST_WILL | DEBUG))
+    assert client.client.wills.size == 5
+    client.lose()
+    assert heard(listener) == [Publication("a", b"xy", DEBUG)]
+
+
+@pytest.mark.rule("FMQP-77")
+def test_a_signal_that_is_a_last_will_is_given_when_its_client_is_gone(site: Site) -> None:
+    signals: list[str] = []
+    site.hub.on_signal = signals.append
+    far = join(site, Publication("$/signals/stop", b"x", LAST_WILL), local=False)
+    near = join(site, Publication("$/signals/stop", b"", LAST_WILL), Publication("$/other", b"x", LAST_WILL))
+    assert (signals, len(far.client.wills)) == ([], 0)
+    assert near.client.counters.dropped == {"forbidden": 1, "service-channel": 1}
+    far.lose()
+    assert signals == []
+    near.lose()
+    assert signals == ["stop"]
 
 
 def counts(wire: Wire) -> list[tuple[str, int | None]]:
@@ -176,11 +231,27 @@ def test_a_watcher_hears_how_many_subscribe_to_exactly_its_topic(site: Site) -> 
 
 
 @pytest.mark.rule("FMQP-33", "FMQP-66")
-def test_a_late_watcher_learns_todays_demand_and_nothing_of_deserted_topics(site: Site) -> None:
+def test_a_late_watcher_learns_todays_demand_and_which_topics_are_deserted(site: Site) -> None:
     client = join(site, Subscription("a"), Subscription("b"))
     say(client, Unsubscription("b"))
     assert counts(join(site, Subscription("a", FEEDBACK))) == [("a", 1)]
-    assert counts(join(site, Subscription("b", FEEDBACK))) == []
+    assert counts(join(site, Subscription("b", FEEDBACK), Subscription("b", FEEDBACK))) == [("b", None)] * 2
+    assert counts(join(site, Subscription("c", FEEDBACK))) == []
+    assert sorted(counts(join(site, Subscription("*", FEEDBACK))), key=str) == [("a", 1), ("b", None)]
+
+
+@pytest.mark.rule("FMQP-78")
+def test_subscribing_again_publishes_the_demand_again_and_debugging_again_does_not(site: Site) -> None:
+    watcher = join(site, Subscription("a", FEEDBACK), Subscription("b", FEEDBACK))
+    join(site, Subscription("a"), Subscription("a"), Subscription("b", DEBUG), Subscription("b", DEBUG))
+    assert counts(watcher) == [("a", 1), ("a", 1)]
+
+
+@pytest.mark.rule("FMQP-32", "FMQP-34")
+def test_a_subscription_that_becomes_a_debugging_one_is_no_demand_any_more(site: Site) -> None:
+    watcher = join(site, Subscription("a", FEEDBACK))
+    join(site, Subscription("a"), Subscription("a", DEBUG), Subscription("a"))
+    assert counts(watcher) == [("a", 1), ("a", None), ("a", 1)]
 
 
 @pytest.mark.rule("FMQP-67")
@@ -300,10 +371,19 @@ def test_a_wildcard_subscription_receives_service_topics(site: Site) -> None:
 def test_each_second_the_number_of_messages_received_in_it_is_told(site: Site) -> None:
     BrokerInfo(site.hub).start()
     listener = join(site, Subscription(MESSAGES))
-    join(site, Publication("a", b"1"), Publication("b", b"2"), Publication("c", b"3", CACHE))
+    join(site, Publication("a", b"1"), Publication("b", b"2"), Publication("c", b"3", CACHE), Subscription("d"))
+    client = join(
+        site,
+        Publication("a", b""),
+        Publication("a", b"x", LAST_WILL),
+        Publication("a", b"x", FEEDBACK),
+        Publication("$/other", b"x"),
+    )
+    client.feed(b"\x00\x01\x00\x00\x00\x01/x\x80\x01\x00\x00\x00\x00/")  # without a valid topic
     site.clock.advance(1)
+    client.lose()
     site.clock.advance(1)
-    assert told(listener, MESSAGES) == [3, 0]
+    assert told(listener, MESSAGES) == [8, 0]
 
 
 @pytest.mark.rule("FMQP-53")
@@ -365,7 +445,7 @@ def test_what_is_not_allowed_is_discarded_and_counted() -> None:
     say(client, Publication("own/a", b"y"), Publication("own/a", b"z", LAST_WILL), Publication("b", b"z", LAST_WILL))
     assert heard(client) == [Publication("own/a", b"y")]
     assert client.client.counters.dropped == {"forbidden": 3}
-    assert list(client.client.wills) == ["own/a"]
+    assert [will.channel for will in client.client.wills.take()] == ["own/a"]
 
 
 def test_more_subscriptions_than_allowed_are_discarded_and_counted(site: Site) -> None:

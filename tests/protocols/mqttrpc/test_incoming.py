@@ -386,7 +386,7 @@ def test_the_hubs_own_publications_are_no_clients(site: BridgedSite) -> None:
 
 def test_a_will_may_be_a_request(site: BridgedSite) -> None:
     client, provider = MqttClient(site), SessionProvider(site, "svc")
-    client.client.wills["/svc"] = Message("/svc", encode(Request(7, "Gone")))
+    client.client.wills.add(Message("/svc", encode(Request(7, "Gone"))), 20)
     client.leave()
     assert provider.asked == [("Gone", b"")]
 

@@ -68,7 +68,7 @@ class Client:
         self._round_trips = RoundTrips(self._say, self._intake.decide)
         self._table = Table(self._intake, self._tell, self._round_trips)
         self._answers = True  # whether the broker does, as far as we know
-        self._wills: dict[str, bytes] = {}
+        self._wills: list[bytes] = []
 
     @property
     def connected(self) -> bool:
@@ -107,15 +107,14 @@ class Client:
         return self.publish(topic, b"", cache=True)
 
     def leave_will(self, topic: str, body: bytes, *, cache: bool = False) -> None:
-        """Have the broker publish this when the connection ends, for whatever reason; it is left again after each."""
-        data = publication(topic, body, LAST_WILL | (CACHE if cache else 0))
-        self._wills[topic.strip("/")] = data
-        self._say(data)
+        """Have the broker publish this when the connection ends, however it ends.
 
-    def withdraw_will(self, topic: str) -> None:
-        """Leave no will for this topic any more."""
-        if self._wills.pop(topic.strip("/"), None) is not None:
-            self._say(publication(topic, b"", LAST_WILL))
+        Each will is published, in the order in which they were left, also several for one topic; FMQP has no way to
+        withdraw one. After a lost connection they are left again.
+        """
+        data = publication(topic, body, LAST_WILL | (CACHE if cache else 0))
+        self._wills.append(data)
+        self._say(data)
 
     def subscribe(self, topic: str, *, debug: bool = False, limit: int = LIMIT) -> Listening:
         """Messages of all topics equivalent to this one; ``*`` is any one level. Close it to unsubscribe.
@@ -132,7 +131,11 @@ class Client:
         return listening
 
     def watch(self, topic: str, *, limit: int = LIMIT) -> Watching:
-        """The demand for all topics equivalent to this one: how many subscribers each has, whenever that changes."""
+        """The demand for all topics equivalent to this one: how many subscribers each has, whenever that changes.
+
+        A new watch gets today's numbers at once. A topic that was deserted recently has 0 subscribers; nothing comes
+        for one nobody has subscribed to yet. A number may come again without a change: somebody subscribed again.
+        """
         self._must_be_open()
         encode(Subscription(topic))
         watching = Watching(self._table, topic.strip("/"), limit)
@@ -211,7 +214,7 @@ class Client:
             self._link = None
             link.abort()
             raise
-        for data in self._wills.values():
+        for data in self._wills:
             link.write(data)
         for subscription in self._table.again():
             link.write(encode(subscription))

@@ -37,4 +37,4 @@ class BrokerInfo:
         self._hub.later(1.0, self._second)
 
     def _total(self) -> int:
-        return sum([counters.messages_in for counters in self._hub.counters])
+        return sum([counters.received for counters in self._hub.counters])

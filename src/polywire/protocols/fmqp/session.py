@@ -24,6 +24,7 @@ from polywire.protocols.fmqp.frames import (
     CACHE,
     FEEDBACK,
     LAST_WILL,
+    SUBSCRIPTION,
     Decoder,
     Publication,
     Unsubscription,
@@ -37,7 +38,6 @@ from polywire.protocols.fmqp.topics import is_service
 from polywire.protocols.frame import Discarded, Frame, Run
 
 PROTOCOL: Final = "fmqp"
-SIGNALS: Final = ("$/signals/stop", "$/signals/terminate")
 LIMIT: Final = "limit"
 EMPTY: Final = "empty"
 SLOW_READER: Final = "slow-reader"
@@ -132,11 +132,14 @@ class FmqpSession:
         self._peer: Final = peer
         self._decoder: Final = Decoder(max_body=limits.message_size)
         self._max_subscriptions: Final = limits.subscriptions
+        self._max_wills: Final = limits.wills
+        self._max_wills_size: Final = limits.wills_size
         self._watchers: Final[dict[str, FmqpWatcher]] = {}
         self._consumers: Final[dict[str, FmqpConsumer]] = {}
         self._draining = False
         self._now: i64 = 0
         self._runs: Final = FmqpRuns(client)
+        client.forwards_empty = False  # FMQP-09
         client.outbox.on_room = self._room
         peer.login(Login(), self._identified)
 
@@ -164,6 +167,7 @@ class FmqpSession:
             if not self._accepting():
                 break  # a signal in this very chunk: what stands behind it is not accepted any more
             if isinstance(item, Run):
+                client.counters.received += item.count
                 # A subscription earlier in this chunk may have changed the routes the scanner found.
                 self._run(item, same=self._hub.table.changes == version)
             else:
@@ -235,12 +239,15 @@ class FmqpSession:
 
     def _frame(self, frame: Frame) -> None:
         if isinstance(frame, Publication):
+            self._client.counters.received += 1
             self._publish(frame)
         elif isinstance(frame, Subscribe):
             self._subscribe(frame)
         elif isinstance(frame, Unsubscription):
             self._unsubscribe(frame)
         elif isinstance(frame, Discarded):
+            if frame.raw[0] & SUBSCRIPTION == 0:
+                self._client.counters.received += 1
             self._hub.fault(self._client, frame.rule, frame.reason, frame.raw, frame.size)
 
     def _publish(self, frame: Publication) -> None:
@@ -249,41 +256,45 @@ class FmqpSession:
         if frame.feedback:
             self._hub.fault(client, "FMQP-31", "a publication with the feedback flag", frame.body)
             return
-        if is_service(topic):
-            self._signal(topic)
+        if is_service(topic) and not frame.last_will:
+            self._hub.signal(topic, client)
             return
         channel = from_stars(topic, rest=False)
         message = Message(channel, frame.body, retain=frame.cache, time=self._now, origin=client.number)
-        if frame.last_will:
-            if not client.grants.may_publish(channel):
-                client.counters.drop(FORBIDDEN)
-            elif not frame.body:
-                client.wills.pop(channel, None)
-            elif channel in client.wills or len(client.wills) < self._max_subscriptions:
-                client.wills[channel] = message
-            else:
-                client.counters.drop(LIMIT)
-            return
-        if not frame.body:
-            # FMQP-09: never forwarded; with the cache flag it clears the cache.
-            if frame.cache and client.grants.may_publish(channel):
-                self._hub.retained.keep(message)
-                if self._hub.recorder is not None:
-                    self._hub.recorder.cleared(to_stars(channel), client)
-            return
-        if frame.flags & ~(CACHE | LAST_WILL):
+        if frame.body and frame.flags & ~(CACHE | LAST_WILL):
             # FMQP-53: subscribers get the publisher's flags, those without a meaning too.
             message.encoded[client.protocol * 16] = forwarded(topic, frame.body, frame.flags & ~LAST_WILL) or b""
-        self._hub.publish(message, client, acknowledged=False)
-
-    def _signal(self, topic: str) -> None:
-        client = self._client
-        if topic not in SIGNALS or self._hub.on_signal is None:
-            client.counters.drop("service-channel")
-        elif client.may_signal(topic):
-            self._hub.on_signal(topic.rpartition("/")[2])
+        if frame.last_will:
+            self._leave_will(message)
+        elif frame.body:
+            self._hub.publish(message, client, acknowledged=False)
         else:
-            client.counters.drop(FORBIDDEN)
+            # FMQP-09: never forwarded. FMQP-57: with the cache flag it clears the cache.
+            self._hub.clear(message, client)
+
+    def _leave_will(self, message: Message) -> None:
+        """FMQP-62: keep a last will until the connection ends, within the limits."""
+        client = self._client
+        wills = client.wills
+        service = is_service(message.channel)
+        if service:
+            refused = self._hub.signal_refusal(message.channel, client)
+        else:
+            refused = None if client.grants.may_publish(message.channel) else FORBIDDEN
+        if refused is not None:
+            client.counters.drop(refused)
+            return
+        if not message.body and not message.retain and not service:
+            return  # FMQP-09: publishing it would do nothing
+        size = message.size() + (len(message.body) if message.encoded else 0)
+        if len(wills) >= self._max_wills:
+            reason = f"more than {self._max_wills} last wills"
+        elif wills.size + size > self._max_wills_size:
+            reason = f"last wills of more than {self._max_wills_size} bytes"
+        else:
+            wills.add(message, size)
+            return
+        self._hub.fault(client, "FMQP-76", reason, message.body)
 
     def _subscribe(self, frame: Subscribe) -> None:
         client = self._client

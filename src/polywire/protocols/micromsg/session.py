@@ -217,6 +217,7 @@ class MicromsgSession:
     def _publish(self, frame: Send) -> None:
         """MICROMSG-03: a SEND goes to its topic or queue. It is acknowledged even if refused, behind the ERROR."""
         client = self._client
+        client.counters.received += 1
         if self._draining:
             client.counters.drop(DRAINING)
             self._shut_down()

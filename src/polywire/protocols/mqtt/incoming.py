@@ -64,6 +64,7 @@ class Incoming:
     def run(self, run: Run, *, same: bool) -> None:
         """Publications to one route, which the scanner found; ``same``: it still is the one of their topics."""
         client = self._client
+        client.counters.received += run.count
         size: i64 = run.end - run.start
         recorder = self._hub.recorder
         failed = recorder is not None and recorder.failed
@@ -71,7 +72,7 @@ class Incoming:
             self.record()
             for frame in publications_in(run.data, run.start, run.end):
                 if not self.stopped:
-                    self.publish(frame)
+                    self._take(frame)
             return
         if recorder is not None:
             self._runs.add(run, recorder, self.now)
@@ -100,6 +101,11 @@ class Incoming:
 
     def publish(self, frame: Publish) -> None:
         """One publication."""
+        self._client.counters.received += 1
+        self._take(frame)
+
+    def _take(self, frame: Publish) -> None:
+        """One publication that has been counted."""
         client = self._client
         qos: i64 = frame.qos
         if self.draining:

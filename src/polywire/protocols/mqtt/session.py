@@ -12,7 +12,6 @@ from mypy_extensions import i64
 from polywire.hub.access import Identity
 from polywire.hub.client import Client
 from polywire.hub.hub import DRAINING, SERVICE_CHANNEL, Hub
-from polywire.hub.message import Message
 from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.protocols.frame import Frame, Run
@@ -239,10 +238,13 @@ class MqttSession:
         hub.join(client)
         client.outbox.on_room = self._room
         will = frame.will
-        if will is not None and will.topic.startswith(RESERVED):
-            client.counters.drop(SERVICE_CHANNEL)
-        elif will is not None:
-            client.wills[will.topic] = incoming.message(will.topic, will.payload, will.qos, will.retain)
+        if will is not None:
+            client.counters.received += 1
+            if will.topic.startswith(RESERVED):
+                client.counters.drop(SERVICE_CHANNEL)
+            else:
+                message = incoming.message(will.topic, will.payload, will.qos, will.retain)
+                client.wills.add(message, message.size())
         if frame.keep_alive:
             self._silence = frame.keep_alive * NANOSECONDS * 3 // 2
             self._alarm = hub.later(frame.keep_alive * 1.5, self._listen)
@@ -321,11 +323,6 @@ class MqttSession:
             cast("Subscriptions", self._subscriptions).stop_consuming()
             # Before the will, which may be for the session itself.
             self._sessions.part(state, self._limits)
-        now = self._hub.clock()
-        for topic, will in list(self._client.wills.items()):
-            self._client.wills[topic] = Message(
-                topic, will.body, retain=will.retain, time=now, origin=will.origin, qos=will.qos
-            )
         self._hub.leave(self._client)
 
     def _acknowledged(self, frame: Puback | Pubrec | Pubcomp) -> None:

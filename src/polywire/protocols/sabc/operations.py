@@ -77,6 +77,14 @@ def operation(message: Whole) -> Operation | Discarded:
     return Operation(op, found.get(DESTINATION), found.get(SERVICE), found.get(METHOD), tuple(others))
 
 
+def is_publication(message: Whole) -> bool:
+    """Whether an originating message is a publication, valid or not."""
+    for key, value in message.headers:
+        if key == OP:
+            return value == PUBLISH
+    return True
+
+
 def _refused(message: Whole, rule: str, reason: str) -> Discarded:
     reply = error_reply(MALFORMED, reason, message.session_id, message.msg_id)
     return Discarded(rule, reason, 0, message.body[:RAW_KEPT], len(message.body), reply)

@@ -21,7 +21,7 @@ from polywire.protocols.sabc.errors import RemoteProtocolError
 from polywire.protocols.sabc.frames import Decoder, MessageDecoder
 from polywire.protocols.sabc.intake import LEAST_HEAD, error_reply
 from polywire.protocols.sabc.line import Line
-from polywire.protocols.sabc.operations import operation
+from polywire.protocols.sabc.operations import is_publication, operation
 from polywire.protocols.sabc.requests import UNKNOWN, Requests
 from polywire.protocols.sabc.state import Session, Side, State, new_session_id
 from polywire.protocols.sabc.subscriptions import Queues
@@ -224,7 +224,10 @@ class SabcSession:
         ref = whole.ref_msg_id
         if ref is not None:
             self._answered(ref, whole)
-        elif self._draining:
+            return
+        if is_publication(whole):
+            self._client.counters.received += 1
+        if self._draining:
             self._answers.refuse(whole, errors.DRAINING, "the hub is shutting down", HUB_DRAINING)
         else:
             asked = operation(whole)

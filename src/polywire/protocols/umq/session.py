@@ -226,18 +226,30 @@ class UmqSession:
         """A request to the hub."""
         if not self._answers.begin(frame):
             self._client.counters.fault("UMQ-136")
+            self._count_refused(frame)
             return
         if self._draining:
             self._answers.refuse(frame.call_id, FatalCode.SHUTTING_DOWN)
+            self._count_refused(frame)
             return
         try:
             method = read_method(frame.payload, frame.attachments)
+            if isinstance(method, Publish):
+                self._client.counters.received += 1
             if frame.attachments > 0 and isinstance(method, (Publish, CallService)):
                 self._wait(frame, method)
             else:
                 self._requests.perform(frame.call_id, method, ())
         except MethodError as error:
             self._refuse(frame.call_id, error)
+
+    def _count_refused(self, frame: Call) -> None:
+        """Count a publication that is refused before its request is read."""
+        try:
+            if isinstance(read_method(frame.payload, frame.attachments), Publish):
+                self._client.counters.received += 1
+        except MethodError:
+            pass  # not a publication, as far as can be told
 
     def _wait(self, frame: Call, method: Publish | CallService) -> None:
         """UMQ-121: the attachments are part of the message."""

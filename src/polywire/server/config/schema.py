@@ -158,6 +158,12 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         1_000
     )
     unfinished: Annotated[int, Count("Messages of one connection of which only a part has arrived.", most=65_535)] = 64
+    wills: Annotated[
+        int, Count("Last wills of one FMQP connection; one of MQTT has a single one.", least=0, most=1_000_000)
+    ] = 1_000
+    wills_size: Annotated[
+        int, Size("Topics and bodies of the last wills of one FMQP connection, all together.", most=4 * GIB)
+    ] = 16 * MIB
     outbox: Annotated[
         int, Size("What may wait to be written to one connection; see `[slow_reader]`.", least=4 * KIB, most=2 * GIB)
     ] = DEFAULT_CAP
