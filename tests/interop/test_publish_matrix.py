@@ -1,10 +1,19 @@
 """Whoever publishes, over whatever protocol: whoever subscribes, over whatever protocol, gets it whole."""
 
+import contextlib
+from pathlib import Path
+
 import pytest
 
-from tests.hub_process import HubProcess
-from tests.interop.speaker import WebSocketWire
+from polywire.protocols import mqtt
+from polywire.protocols.fmqp import Publication, Subscription
+from polywire.protocols.fmqp.frames import decode_count
+from polywire.protocols.fmqp.info import MESSAGES
+from tests.hub_process import HubProcess, running_hub
+from tests.interop.speaker import RefusedError, WebSocketWire
 from tests.interop.speakers import PROTOCOLS, VARIANTS, speak
+from tests.server.test_ingest import post, stream
+from tests.wires import Fmqp, Plain, connected
 
 SPEAKERS = PROTOCOLS + VARIANTS
 BODIES = {
@@ -103,3 +112,35 @@ def test_the_hub_takes_the_subprotocol_a_client_offers_and_demands_none(hub: Hub
         wire = WebSocketWire(address, offered)
         assert wire.subprotocol == (offered or None)
         wire.close()
+
+
+@pytest.mark.rule("FMQP-28")
+def test_the_messages_of_a_second_are_those_of_every_protocol_discarded_ones_and_wills_included(
+    tmp_path: Path,
+) -> None:
+    with running_hub(journal=tmp_path) as hub, connected(hub.addresses["fmqp"]) as wire:
+        watcher = Fmqp(wire)
+        watcher.say(Subscription(MESSAGES))
+        watcher.say(Publication("a", b"forwarded"), Publication("$/a", b"discarded"))
+        for kind in ("umq", "micromsg", "mqtt", "sabc"):
+            with speak(kind, hub.addresses) as client:
+                client.subscribe("b")  # is no publication
+                client.publish("a", b"forwarded")
+                with contextlib.suppress(RefusedError):  # which MQTT has no words for
+                    client.publish("$/a", b"discarded")
+        with connected(hub.addresses["mqtt"]) as other:
+            publisher = Plain(other)
+            publisher.send(mqtt.encode(mqtt.Connect("x", will=mqtt.Will("a", b"will"))))
+            publisher.send(
+                b"".join(mqtt.encode(mqtt.Publish("a", b"x", qos, packet_id=qos or None)) for qos in (0, 0, 1, 2))
+            )
+            publisher.expect(len(b"CONN") + len(b"PUBA") + len(b"PUBR"))
+        assert post(hub, stream({"channel": "a", "body": b"1"}, {"channel": "a", "body": b"2"}))[0] == 200
+        expected = 2 + 4 * 2 + 5 + 2
+        total = told = 0
+        while total < expected or told > 0:  # up to the first second without any
+            frame = watcher.hear()
+            assert isinstance(frame, Publication)
+            told = decode_count(frame.body) or 0
+            total += told
+        assert total == expected

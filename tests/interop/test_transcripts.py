@@ -42,25 +42,6 @@ def test_micromsg_handshake_of_the_hulk_and_acks(hub: HubProcess) -> None:
         assert client.expect(6) == b"\x01\x04pong"
 
 
-def test_fmqp_equivalent_topics_and_an_invalid_one(hub: HubProcess) -> None:
-    topics = [
-        b"home/living-space/living-room1/temperature",
-        b"home/living-space/living-room1/*",
-        b"home/living-space/*/temperature",
-        b"home/*/living-room1/temperature",
-        b"*/living-space/living-room1/temperature",
-        b"*/*/*/*",
-    ]
-    packet = b"\x00\x2a\x00\x00\x00\x04" + topics[0] + b"21.5"
-    for topic in topics:
-        with connected(hub.addresses["fmqp"]) as wire:
-            client = Plain(wire)
-            client.send(b"\x80" + bytes([len(topic)]) + bytes(4) + topic)
-            client.send(b"\x00\x03\x00\x00\x00\x01///x")  # discarded, and the connection lives on
-            client.send(b"\x00\x2c\x00\x00\x00\x04/" + topics[0] + b"/21.5")
-            assert client.expect(len(packet)) == packet
-
-
 def test_sabc_connect_send_only_and_a_message_in_three_frames(hub: HubProcess) -> None:
     with connected(hub.addresses["sabc"]) as wire:
         client = Plain(wire)
