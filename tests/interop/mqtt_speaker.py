@@ -81,7 +81,7 @@ class Mqtt(Speaker):
         data = response.error_data
         if data is not None:
             raise RefusedError(str(data.code), f"{data.tag}: {data.user_message}")
-        return response.value
+        return response.value or b""
 
     def serve(self, service: str) -> None:
         self.subscribe(f"/{service}")
@@ -89,10 +89,10 @@ class Mqtt(Speaker):
     def answer(self, handler: Handler) -> None:
         topic, request = self._envelope(Request, lambda _: True)
         try:
-            response = Response(request.correlation_id, "", handler(request.type_url, request.value), None, True)
+            response = Response(request.correlation_id, "", handler(request.type_url, request.value or b""), None, True)
         except FailureError as failure:
             data = ErrorData(failure.code, failure.tag, failure.text)
-            response = Response(request.correlation_id, "", b"", data, True)
+            response = Response(request.correlation_id, "", None, data, True)
         self.publish(topic, encode_rpc(response))
 
     def answer_stream(self, values: list[bytes]) -> None:

@@ -87,7 +87,7 @@ class Calls:
         try:
             left = max(SHORTEST, due - loop.time())
             async with contextlib.aclosing(line.caller.call(method, Shape.UNARY, body, left)) as answers:
-                return Message("", (await anext(answers)).value)
+                return Message("", (await anext(answers)).value or b"")
         except RpcError as error:
             retry_after = error.retry_after / 1000 if error.retry_after else None
             raise CallFailed(error.code, error.tag, error.user_message, retry_after=retry_after) from error
@@ -121,7 +121,7 @@ class Offered:
             raise RpcError(code, error.tag, error.text, round((error.retry_after or 0) * 1000)) from error
         return found.body if isinstance(found, Message) else octets(found)
 
-    def many(self, method: str, requests: AsyncIterator[bytes], /) -> AsyncIterator[bytes]:
+    def many(self, method: str, requests: AsyncIterator[bytes], /) -> AsyncIterator[tuple[bytes, bool]]:
         """There are none."""
         raise NotImplementedError
 

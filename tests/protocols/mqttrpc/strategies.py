@@ -6,9 +6,9 @@ from polywire.protocols.mqttrpc.frames import ErrorData, Request, Response
 from polywire.protocols.mqttrpc.timeouts import TimeoutUnit
 
 uint32 = st.integers(0, 2**32 - 1)
-correlation_ids = st.integers(1, 2**64 - 1)
+correlation_ids = st.integers(0, 2**64 - 1)
 texts = st.text(max_size=20)
-values = st.binary(max_size=200)
+values = st.none() | st.binary(max_size=200)
 
 error_data = st.builds(ErrorData, uint32, texts, texts, uint32)
 requests = st.builds(Request, correlation_ids, texts, values, st.booleans(), uint32, st.sampled_from(TimeoutUnit))

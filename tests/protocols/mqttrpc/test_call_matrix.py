@@ -21,7 +21,7 @@ def serve(site: BridgedSite, protocol: str, answer: Answer) -> None:
         return
 
     def respond(request: Request) -> list[Frame]:
-        outcome = answer(request.type_url, request.value)
+        outcome = answer(request.type_url, request.value or b"")
         if isinstance(outcome, bytes):
             return [Response(request.correlation_id, "", outcome)]
         data = ErrorData(outcome.code, outcome.tag, outcome.text, outcome.retry_after)
@@ -45,7 +45,7 @@ def call(site: BridgedSite, protocol: str, method: str, body: bytes) -> bytes | 
     client.publish("/svc", Request(7, method, body))
     (response,) = client.responses()
     data = response.error_data
-    return response.value if data is None else (data.code, data.tag, data.retry_after)
+    return response.value or b"" if data is None else (data.code, data.tag, data.retry_after)
 
 
 @pytest.mark.parametrize("body", BODIES, ids=["empty", "text", "utf-8", "binary", "large"])

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import ModuleType
 from typing import Any
@@ -54,7 +55,7 @@ class Greeter:
             self.busy += 1
             raise RpcError(429, "busy", "one moment", 10)
         if request.name == "never":
-            raise RpcError(403, "no", "not you")
+            raise RpcError(403, "no", "not you", details=self._module.HelloRequest(name="somebody else"))
         if request.name == "broken":
             raise ZeroDivisionError
         return self._module.HelloResponse(greeting=f"hello, {request.name}")
@@ -63,9 +64,17 @@ class Greeter:
         names = [request.name async for request in requests]
         return self._module.HelloResponse(greeting=f"hello, {' and '.join(names)}")
 
-    async def GreetOften(self, request: Any) -> AsyncIterator[Any]:  # noqa: N802
-        for number in range(int(request.name)):
-            yield self._module.HelloResponse(greeting=str(number))
+    def GreetOften(self, request: Any) -> Any:  # noqa: N802
+        kind, _, count = request.name.rpartition(" ")
+        answers = [self._module.HelloResponse(greeting=str(number)) for number in range(int(count))]
+        return self._each(answers) if kind == "async" else self._all(answers) if kind == "await" else answers
+
+    async def _each(self, answers: list[Any]) -> AsyncIterator[Any]:
+        for answer in answers:
+            yield answer
+
+    async def _all(self, answers: list[Any]) -> list[Any]:
+        return answers
 
     async def Chat(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:  # noqa: N802
         async for request in requests:
@@ -116,10 +125,109 @@ async def test_calls_of_all_four_shapes(broker: str, my_cool_service: ModuleType
     async with pair(broker, my_cool_service, topics=topics) as p:
         assert (await p.stub.SayHello(p.request("world"))).greeting == "hello, world"
         assert (await p.stub.GreetAll(p.requests("a", "b", "c"))).greeting == "hello, a and b and c"
-        assert (await p.stub.GreetAll(p.requests())).greeting == "hello, "
-        assert [reply.greeting async for reply in p.stub.GreetOften(p.request("3"))] == ["0", "1", "2"]
-        assert [reply.greeting async for reply in p.stub.GreetOften(p.request("0"))] == []
+        for kind in ("", "async ", "await "):
+            assert [reply.greeting async for reply in p.stub.GreetOften(p.request(kind + "3"))] == ["0", "1", "2"]
+            assert [reply.greeting async for reply in p.stub.GreetOften(p.request(kind + "0"))] == []
         assert [reply.greeting async for reply in p.stub.Chat(p.requests("x", "y"))] == ["X", "Y"]
+
+
+async def frames_of(broker: str, action: Callable[[], Coroutine[Any, Any, object]]) -> list[Request | Response]:
+    """What is published on the topic while ``action`` runs, up to the last Response."""
+    frames: list[Request | Response] = []
+    async with mqtt_client.connect(broker) as watcher, await watcher.subscribe(f"/{NAME}", qos=1) as seen:
+        await action()
+        async for message in seen:
+            (frame,) = Decoder().feed(message.payload)
+            assert isinstance(frame, Request | Response)
+            frames.append(frame)
+            if isinstance(frame, Response) and frame.eos:
+                return frames
+    raise AssertionError("the topic ended")
+
+
+@pytest.mark.rule("MQTTRPC-52", "MQTTRPC-53", "MQTTRPC-106")
+@pytest.mark.parametrize(("kind", "marked"), [("async", False), ("list", True), ("tuple", True), ("iterator", True)])
+@in_loop
+async def test_a_caller_marks_its_last_request_where_it_knows_the_end(
+    broker: str, my_cool_service: ModuleType, kind: str, marked: bool
+) -> None:
+    async with pair(broker, my_cool_service) as p:
+        for names in (["a", "b", ""], [""]):
+            values: Any = [p.request(name) for name in names]
+            given: dict[str, Any] = {"async": p.requests(*names), "tuple": tuple(values), "iterator": iter(values)}
+
+            requests = given.get(kind, values)
+
+            async def call(requests: Any = requests, names: list[str] = names) -> None:
+                assert (await p.stub.GreetAll(requests)).greeting == f"hello, {' and '.join(names)}"
+
+            frames = await frames_of(broker, call)
+            sent = [(frame.type_url, frame.eos, frame.value is None) for frame in frames if isinstance(frame, Request)]
+            elements = [("GreetAll", False, False)] * len(names)
+            assert sent == ([*elements[1:], ("GreetAll", True, False)] if marked else [*elements, ("", True, True)])
+
+
+@pytest.mark.rule("MQTTRPC-53", "MQTTRPC-106", "MQTTRPC-108")
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("2", [("0", False), ("1", True)]),
+        ("await 2", [("0", False), ("1", True)]),
+        ("async 2", [("0", False), ("1", False), (None, True)]),
+        ("0", [(None, True)]),
+        ("async 0", [(None, True)]),
+    ],
+)
+@in_loop
+async def test_a_service_marks_its_last_response_where_it_knows_the_end(
+    broker: str, my_cool_service: ModuleType, name: str, sent: list[tuple[str | None, bool]]
+) -> None:
+    async with pair(broker, my_cool_service) as p:
+
+        async def call() -> None:
+            greetings = [reply.greeting async for reply in p.stub.GreetOften(p.request(name))]
+            assert greetings == [each for each, _ in sent if each is not None]
+
+        read = p.module.HelloResponse.FromString
+        frames = [frame for frame in await frames_of(broker, call) if isinstance(frame, Response)]
+        assert [(None if frame.value is None else read(frame.value).greeting, frame.eos) for frame in frames] == sent
+
+
+@pytest.mark.rule("MQTTRPC-95")
+@in_loop
+async def test_a_request_stream_without_elements_is_refused_and_nothing_is_sent(
+    broker: str, my_cool_service: ModuleType
+) -> None:
+    async with pair(broker, my_cool_service) as p:
+
+        async def call() -> None:
+            streams: list[Any] = [p.requests(), [], (), iter(())]
+            for nothing in streams:
+                with pytest.raises(polywire.LocalProtocolError, match="has no element") as refused:
+                    await p.stub.GreetAll(nothing)
+                assert refused.value.rule == "MQTTRPC-95"
+            with pytest.raises(TypeError, match="takes an iterable or async iterable of HelloRequest"):
+                await p.stub.GreetAll(p.request("x"))
+            await p.stub.SayHello(p.request("x"))
+
+        request, _ = await frames_of(broker, call)
+        assert request.type_url == "SayHello"
+
+
+@pytest.mark.rule("MQTTRPC-15", "MQTTRPC-71")
+@in_loop
+async def test_a_stub_warns_of_unknown_responses_now_and_then_and_counts_them(
+    broker: str, my_cool_service: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "polywire.mqttrpc")
+    async with mqtt_client.connect(broker) as other, pair(broker, my_cool_service) as p:
+        for number in range(3):
+            await other.publish(f"/{NAME}", encode(Response(number, "", b"for somebody else")), qos=1)
+        await p.stub.SayHello(p.request("x"))
+        assert p.stub.discarded() == 3
+    (record,) = [record for record in caplog.records if record.name == "polywire.mqttrpc"]
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == (f"discarded 1 Responses with unknown correlation ids, the last one 0 on /{NAME}")
 
 
 @in_loop
@@ -184,15 +292,20 @@ async def test_a_cancelled_call_is_forgotten(broker: str, my_cool_service: Modul
         assert len(p.stub._caller._calls) == 0
 
 
+@pytest.mark.rule("MQTTRPC-33", "MQTTRPC-107")
 @in_loop
 async def test_errors_reach_the_caller_and_internals_do_not(broker: str, my_cool_service: ModuleType) -> None:
     async with pair(broker, my_cool_service) as p:
         with pytest.raises(RpcError, match="not you") as refused:
             await p.stub.SayHello(p.request("never"), retries=3)
         assert (refused.value.code, refused.value.tag) == (403, "no")
+        details = p.module.HelloRequest()
+        assert refused.value.details is not None
+        assert refused.value.details.Unpack(details)
+        assert details.name == "somebody else"
         with pytest.raises(RpcError, match="Something went wrong") as broken:
             await p.stub.SayHello(p.request("broken"))
-        assert broken.value.code == 500
+        assert (broken.value.code, broken.value.details) == (500, None)
         with pytest.raises(TypeError, match="takes HelloRequest"):
             await p.stub.SayHello("hello")
         with pytest.raises(AttributeError, match="has no method Wave"):
@@ -230,6 +343,32 @@ async def test_requests_and_responses_are_published_with_qos_1(broker: str, my_c
                 if len(kinds) == 2:
                     break
         assert kinds == {Request: 1, Response: 1}
+
+
+@pytest.mark.rule("MQTTRPC-76", "MQTTRPC-105")
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        (encode(Request(0, "SayHello", b"\n\x01x")), 0),
+        (encode(Request(0, "Wave")), 404),
+        (encode(Request(5, timeout=5)), 400),
+        (encode(Request(5, eos=True, timeout=5)), 400),
+    ],
+)
+@in_loop
+async def test_a_request_without_an_id_or_without_a_body_is_answered(
+    broker: str, my_cool_service: ModuleType, payload: bytes, code: int
+) -> None:
+    async with mqtt_client.connect(broker) as other, pair(broker, my_cool_service):
+
+        async def ask() -> None:
+            await other.publish(f"/{NAME}", payload, qos=1)
+
+        request, response = await frames_of(broker, ask)
+        assert isinstance(response, Response)
+        assert response.correlation_id == request.correlation_id
+        data = response.error_data
+        assert (0 if data is None else data.code) == code
 
 
 @in_loop

@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+from google.protobuf import any_pb2, duration_pb2
 
 from polywire.errors import PolywireError
 from polywire.protocols.mqttrpc import errors
@@ -55,6 +56,21 @@ def test_the_error_says_what_a_person_is_to_be_told() -> None:
     assert str(RpcError(500)) == "the call failed (500)"
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled right here
     assert (again.code, again.tag, again.user_message, again.retry_after) == (429, "overloaded", "Too busy.", 1500)
+
+
+@pytest.mark.rule("MQTTRPC-33", "MQTTRPC-107")
+def test_an_error_carries_details() -> None:
+    assert RpcError(409).details is None
+    bare = any_pb2.Any(type_url="Detail", value=b"x")
+    assert RpcError(409, details=bare).details == bare
+    packed = RpcError(409, details=duration_pb2.Duration(seconds=5))
+    assert packed.details is not None
+    found = duration_pb2.Duration()
+    assert packed.details.Unpack(found)
+    assert found.seconds == 5
+    again = pickle.loads(pickle.dumps(packed))  # noqa: S301 - pickled right here
+    assert again.details == packed.details
+    assert str(packed) == "the call failed (409)"
 
 
 def test_the_tree_hangs_below_that_of_all_protocols() -> None:

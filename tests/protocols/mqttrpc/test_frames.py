@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 from fuzz.targets import mqttrpc as target
+from google.protobuf import any_pb2
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -79,8 +80,9 @@ def test_a_request_is_what_protobuf_reads(frame: Request) -> None:
     assert (sent.correlation_id, sent.body.type_url, sent.body.value) == (
         frame.correlation_id,
         frame.type_url,
-        frame.value,
+        frame.value or b"",
     )
+    assert sent.HasField("body") == (frame.value is not None)
     assert (sent.eos, sent.timeout, int(sent.timeout_unit)) == (frame.eos, frame.timeout, int(frame.timeout_unit))
 
 
@@ -91,9 +93,10 @@ def test_a_response_is_what_protobuf_reads(frame: Response) -> None:
     assert (sent.correlation_id, sent.body.type_url, sent.body.value, sent.eos) == (
         frame.correlation_id,
         frame.type_url,
-        frame.value,
+        frame.value or b"",
         frame.eos,
     )
+    assert sent.HasField("body") == (frame.value is not None)
     assert sent.HasField("error_data") == (frame.error_data is not None)
     if frame.error_data is not None:
         data = sent.error_data
@@ -140,8 +143,8 @@ def test_a_field_only_responses_have_makes_a_response(field: bytes, frame: Respo
         (b"\x12\x03\x0a\x01A", Request(7, "A")),
         (b"\x12\x06\x0a\x01A\x12\x01x", Request(7, "A", b"x")),
         (b"\x12\x03\x12\x01x", Response(7, "", b"x")),
-        (b"\x12\x02\x0a\x00", Response(7)),
-        (b"\x12\x00", Response(7)),
+        (b"\x12\x02\x0a\x00", Response(7, "", b"")),
+        (b"\x12\x00", Response(7, "", b"")),
         (b"", Response(7)),
     ],
 )
@@ -149,7 +152,7 @@ def test_with_no_such_field_the_type_url_decides(body: bytes, frame: Frame) -> N
     assert decode(SEVEN + body) == frame
 
 
-@pytest.mark.rule("MQTTRPC-39")
+@pytest.mark.rule("MQTTRPC-39", "MQTTRPC-53")
 @pytest.mark.parametrize(
     ("frame", "octets"),
     [
@@ -158,7 +161,12 @@ def test_with_no_such_field_the_type_url_decides(body: bytes, frame: Frame) -> N
         (Request(7, "A"), "0807 12030a0141"),
         (Request(7, timeout=1), "0807 2801"),
         (Request(7, eos=True), "0807 1801"),
+        (Request(7, "", b"", eos=True), "0807 1200 1801"),
+        (Request(0, "A"), "12030a0141"),
         (Response(7), "0807"),
+        (Response(7, "", b""), "0807 1200"),
+        (Response(7, "", b"", eos=True), "0807 1200 2001"),
+        (Response(0, "", b"x", eos=True), "1203120178 2001"),
         (Response(7, "A"), "0807 12030a0141 2000"),
         (Response(7, "A", error_data=ErrorData(0)), "0807 12030a0141 1a00"),
         (Response(7, eos=True), "0807 2001"),
@@ -190,12 +198,14 @@ def test_error_data_becomes_the_error_a_caller_gets() -> None:
     error = ErrorData(429, "overloaded", "Too busy.", 1500).error()
     assert isinstance(error, RpcError)
     assert (error.code, error.tag, error.user_message, error.retry_after) == (429, "overloaded", "Too busy.", 1500)
+    assert error.details is None
+    assert ErrorData(429).error(any_pb2.Any(value=b"x")).details == any_pb2.Any(value=b"x")
 
 
 @pytest.mark.rule("MQTTRPC-22", "MQTTRPC-65")
 def test_a_failure_becomes_the_response_to_its_request() -> None:
     assert failed(7, OVERLOADED) == Response(
-        7, "", b"", ErrorData(429, "overloaded", OVERLOADED.user_message, OVERLOADED.retry_after), eos=True
+        7, "", None, ErrorData(429, "overloaded", OVERLOADED.user_message, OVERLOADED.retry_after), eos=True
     )
     later = failed(7, OVERLOADED, 9000)
     assert later.error_data is not None
@@ -203,16 +213,13 @@ def test_a_failure_becomes_the_response_to_its_request() -> None:
 
 
 ANSWER = failed(7, BAD_REQUEST)
+ANSWER_TO_0 = failed(0, BAD_REQUEST)
 REFUSED = [
     # (the rule, the octets, the position, the reply)
-    ("MQTTRPC-76", b"", 0, None),
-    ("MQTTRPC-76", b"\x08\x00\x18\x01", 0, None),
-    ("MQTTRPC-76", b"\x12\x03\x0a\x01A", 0, None),
-    ("MQTTRPC-76", b"\x08\x07\x08\x00\x20\x01", 0, None),
     ("MQTTRPC-77", SEVEN + b"\x18\x01\x20\x01", 4, ANSWER),
     ("MQTTRPC-77", SEVEN + b"\x20\x01\x28\x01", 4, ANSWER),
     ("MQTTRPC-77", SEVEN + b"\x1a\x00\x18\x00", 4, ANSWER),
-    ("MQTTRPC-77", b"\x20\x00\x30\x00", 2, None),
+    ("MQTTRPC-77", b"\x20\x00\x30\x00", 2, ANSWER_TO_0),
     ("MQTTRPC-78", b"\x08", 0, None),
     ("MQTTRPC-78", b"\x08\x87", 0, None),
     ("MQTTRPC-78", SEVEN + b"\x80", 2, ANSWER),
@@ -251,6 +258,7 @@ REFUSED = [
     ("MQTTRPC-85", SEVEN + b"\x4b\x12\x01\x07\x4c\x49" + bytes(8) + b"\x4d" + bytes(4) + b"\x12\x01\x07", 21, ANSWER),
     ("MQTTRPC-85", SEVEN + b"\x12\xc8\x01" + b"\x1b" * 100 + b"\x1c" * 100, 0, ANSWER),  # too deep, but not by itself
     ("MQTTRPC-86", SEVEN + b"\x30\x05", 2, ANSWER),
+    ("MQTTRPC-86", b"\x30\x05", 0, ANSWER_TO_0),
     ("MQTTRPC-86", SEVEN + b"\x28\x01\x30" + b"\xff" * 9 + b"\x01", 2, ANSWER),
 ]
 
@@ -269,8 +277,25 @@ def test_what_breaks_a_rule_is_refused_and_answered(
 
 
 @pytest.mark.rule("MQTTRPC-76")
-def test_an_answer_never_goes_to_the_correlation_id_0() -> None:
-    assert refusal(b"\x08\x00\x28\x01").reply is None
+@pytest.mark.parametrize(
+    ("message", "frame"),
+    [
+        (b"\x08\x00\x18\x01", Request(0, eos=True)),
+        (b"\x12\x03\x0a\x01A", Request(0, "A")),
+        (b"\x08\x07\x08\x00\x20\x01", Response(0, eos=True)),
+        (b"", Response(0)),
+    ],
+)
+def test_a_message_without_a_correlation_id_has_0(message: bytes, frame: Frame) -> None:
+    assert decode(message) == frame
+
+
+@pytest.mark.rule("MQTTRPC-76", "MQTTRPC-89")
+def test_a_refused_request_without_a_correlation_id_is_answered_where_it_was_read_to_its_end() -> None:
+    assert refusal(b"\x28\x01\x30\x05").reply == ANSWER_TO_0
+    assert refusal(b"\x28\x01\x12").reply is None
+    assert refusal(b"\x12\x01\x07").reply is None
+    assert refusal(b"\x20\x01\x12\x01\x07").reply is None
 
 
 @pytest.mark.rule("MQTTRPC-79", "MQTTRPC-84")
@@ -364,14 +389,12 @@ def test_a_length_field_alone_costs_no_memory(length: bytes) -> None:
     assert decoder.pending() == 0
 
 
-@pytest.mark.rule("MQTTRPC-70", "MQTTRPC-91", "MQTTRPC-04")
+@pytest.mark.rule("MQTTRPC-91", "MQTTRPC-04")
 @pytest.mark.parametrize(
     ("rule", "frame"),
     [
-        ("MQTTRPC-70", Request(0, "A")),
-        ("MQTTRPC-70", Response(0)),
-        ("MQTTRPC-70", Request(-1, "A")),
-        ("MQTTRPC-70", Response(2**64)),
+        ("MQTTRPC-91", Request(-1, "A")),
+        ("MQTTRPC-91", Response(2**64)),
         ("MQTTRPC-91", Request(7, "A", timeout=2**32)),
         ("MQTTRPC-91", Request(7, "A", timeout=-1)),
         ("MQTTRPC-91", Request(7, "\ud800")),

@@ -173,13 +173,41 @@ def test_a_stream_of_requests_is_refused_as_soon_as_it_shows(site: BridgedSite) 
     provider = SessionProvider(site, "svc")
     for body in [b"1", b"2", b"3"]:
         caller.publish("/svc", Request(7, "Say", body))
-    caller.publish("/svc", Request(7, "", b"", True))
+    caller.publish("/svc", Request(7, eos=True))
     assert caller.error() == ErrorData(*ONE_REQUEST)
     assert provider.asked == [("Say", b"1")]
     assert [error.code for error in provider.cancelled] == [400]
     assert site.settled()
     caller.publish("/svc", Request(7, "Say", b"a new call, after the stream's end"))
     assert len(provider.asked) == 2
+
+
+@pytest.mark.rule("MQTTRPC-101")
+def test_a_stream_of_one_request_may_end_with_a_request_without_a_body(site: BridgedSite) -> None:
+    caller, provider = MqttClient(site, "/svc"), SessionProvider(site, "svc")
+    caller.publish("/svc", Request(7, "Say", b"1"))
+    caller.publish("/svc", Request(7, eos=True))
+    provider.finish(provider.calls[0], b"")
+    assert caller.responses() == [Response(7, "", b"", None, True)]
+    assert (provider.asked, provider.cancelled, site.settled()) == ([("Say", b"1")], [], True)
+
+
+@pytest.mark.rule("MQTTRPC-76")
+def test_a_request_with_the_correlation_id_0_is_answered(site: BridgedSite) -> None:
+    caller = MqttClient(site, "/svc")
+    SessionProvider(site, "svc", shout)
+    caller.publish("/svc", Request(0, "Say", b"a"))
+    assert caller.responses() == [Response(0, "", b"A", None, True)]
+    assert site.settled()
+
+
+@pytest.mark.rule("MQTTRPC-105")
+@pytest.mark.parametrize("request_", [Request(7, timeout=5), Request(7, eos=True, timeout=5)])
+def test_a_request_without_a_body_is_400(site: BridgedSite, request_: Request) -> None:
+    caller, provider = MqttClient(site, "/svc"), SessionProvider(site, "svc")
+    caller.publish("/svc", request_)
+    assert (caller.error().code, caller.error().tag, provider.asked) == (400, "bad-request", [])
+    assert site.settled()
 
 
 @pytest.mark.rule("MQTTRPC-101")
@@ -195,7 +223,7 @@ def test_refused_streams_are_remembered_within_bounds(site: BridgedSite) -> None
 
 def test_the_end_of_a_stream_that_is_not_open_starts_nothing(site: BridgedSite) -> None:
     caller, provider = MqttClient(site, "/svc"), SessionProvider(site, "svc")
-    caller.publish("/svc", Request(7, "", b"", True))
+    caller.publish("/svc", Request(7, eos=True))
     assert (provider.asked, caller.responses(), site.settled()) == ([], [], True)
     assert site.counters("mqtt") == {"late": 1}
 
@@ -286,9 +314,9 @@ def test_a_draining_hub_answers_503_and_finishes_what_it_accepted(site: BridgedS
     caller.publish("/svc", Request(9, "Say"))
     draining = ErrorData(503, "draining", "Shutting down, please try again.", 1000)
     assert caller.responses() == [
-        Response(8, "", b"", draining, True),
+        Response(8, "", None, draining, True),
         Response(7, "", b"done", None, True),
-        Response(9, "", b"", draining, True),
+        Response(9, "", None, draining, True),
     ]
     assert site.settled()
 
@@ -400,4 +428,4 @@ def test_two_services_on_mqtt_and_umq_both_answer_and_the_caller_takes_the_first
     MqttClient(site, "/svc", serving=answer)
     SessionProvider(site, "svc", lambda *_: b"umq")
     caller.publish("/svc", Request(7, "Say"))
-    assert sorted(response.value for response in caller.responses()) == [b"mqtt", b"umq"]
+    assert {response.value for response in caller.responses()} == {b"mqtt", b"umq"}

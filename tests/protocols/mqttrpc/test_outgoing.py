@@ -20,7 +20,7 @@ def site() -> BridgedSite:
 
 
 def shout(request: Request) -> list[Frame]:
-    return [Response(request.correlation_id, "", request.value.upper())]
+    return [Response(request.correlation_id, "", (request.value or b"").upper())]
 
 
 @pytest.mark.rule("MQTTRPC-44")
@@ -100,15 +100,18 @@ def test_a_caller_that_takes_a_stream_gets_each_response_until_eos(site: Bridged
     assert site.settled()
 
 
-@pytest.mark.rule("MQTTRPC-55")
-def test_an_empty_response_with_eos_only_ends_the_stream(site: BridgedSite) -> None:
+@pytest.mark.rule("MQTTRPC-53", "MQTTRPC-55")
+@pytest.mark.parametrize(("value", "heard"), [(None, "end"), (b"", (b"", True))], ids=["no body", "empty body"])
+def test_only_a_response_without_a_body_merely_ends_the_stream(
+    site: BridgedSite, value: bytes | None, heard: object
+) -> None:
     server = MqttClient(site, "/svc")
     caller = SessionCaller(site)
     caller.call("svc", streamed=True)
     number = server.requests()[0].correlation_id
     server.publish("/svc", Response(number, "", b"1"))
-    server.publish("/svc", Response(number, "", b"", None, True))
-    assert caller.heard == [(b"1", False), "end"]
+    server.publish("/svc", Response(number, "", value, None, True))
+    assert caller.heard == [(b"1", False), heard]
     assert site.settled()
 
 
@@ -215,10 +218,10 @@ def test_unknown_correlation_ids_are_counted_and_warned_of_now_and_then(
     with caplog.at_level(logging.WARNING, "polywire.mqttrpc"):
         for number in range(1, 1001):
             server.publish("/svc", Response(number, "", b"x"))
-        assert [record.args for record in caplog.records] == [(1, 1, "svc")]
+        assert [record.args for record in caplog.records] == [(1, 1, "/svc")]
         site.clock.advance(60)
         server.publish("/svc", Response(7, "", b"x"))
-    assert [record.args for record in caplog.records] == [(1, 1, "svc"), (1000, 7, "svc")]
+    assert [record.args for record in caplog.records] == [(1, 1, "/svc"), (1000, 7, "/svc")]
     assert site.counters("mqttrpc") == {UNKNOWN: 1001}
 
 

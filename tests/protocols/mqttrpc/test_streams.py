@@ -105,12 +105,12 @@ def test_a_response_stream_ends_with_eos(method: str) -> None:
 
 
 @pytest.mark.rule("MQTTRPC-53")
-def test_an_empty_response_with_eos_only_ends_the_stream() -> None:
+def test_only_a_response_without_a_body_merely_ends_the_stream() -> None:
     calls = client("GreetOften")
     assert seen(calls.receive(Response(7, "", b"1"), NOW)) == (Outcome.TAKEN, True, False)
     assert seen(calls.receive(Response(7, eos=True), NOW)) == (Outcome.TAKEN, False, True)
-    typed = client("GreetOften")
-    assert seen(typed.receive(Response(7, "examples.HelloResponse", eos=True), NOW)) == (Outcome.TAKEN, True, True)
+    for last in (Response(7, "examples.HelloResponse", eos=True), Response(7, "", b"", eos=True)):
+        assert seen(client("GreetOften").receive(last, NOW)) == (Outcome.TAKEN, True, True)
 
 
 @pytest.mark.rule("MQTTRPC-27", "MQTTRPC-54")
@@ -179,6 +179,15 @@ def test_a_client_does_not_change_the_method_within_a_stream(type_url: str) -> N
     calls.send(Request(7, "Chat", b"1", eos=True))
 
 
+@pytest.mark.rule("MQTTRPC-70")
+def test_a_client_starts_no_call_with_the_correlation_id_0() -> None:
+    calls = ClientCalls()
+    with pytest.raises(LocalProtocolError) as caught:
+        calls.start(Request(0, "SayHello"), Shape.UNARY, NOW)
+    assert caught.value.rule == "MQTTRPC-70"
+    assert len(calls) == 0
+
+
 @pytest.mark.rule("MQTTRPC-50")
 def test_a_client_starts_no_call_of_no_method() -> None:
     calls = ClientCalls()
@@ -242,20 +251,42 @@ def test_a_request_stream_is_joined_by_its_id_and_ends_with_eos(method: str) -> 
     assert len(calls) == 2
 
 
-@pytest.mark.rule("MQTTRPC-95")
-def test_a_first_request_with_eos_and_no_value_is_a_stream_of_nothing() -> None:
+@pytest.mark.rule("MQTTRPC-53")
+def test_a_request_with_a_body_is_an_element_even_if_its_value_is_empty() -> None:
     calls = ServerCalls()
-    step = calls.receive(Request(7, "GreetAll", b"", eos=True), METHODS, NOW)
-    assert step.started
-    assert seen(step) == (Outcome.TAKEN, False, True)
-    one = calls.receive(Request(8, "GreetAll", b"x", eos=True), METHODS, NOW)
-    assert seen(one) == (Outcome.TAKEN, True, True)
-    empty = calls.receive(Request(9, "GreetAll", b""), METHODS, NOW)
-    assert seen(empty) == (Outcome.TAKEN, True, False)
+    only = calls.receive(Request(7, "GreetAll", b"", eos=True), METHODS, NOW)
+    assert only.started
+    assert seen(only) == (Outcome.TAKEN, True, True)
+    assert seen(calls.receive(Request(8, "GreetAll", b""), METHODS, NOW)) == (Outcome.TAKEN, True, False)
+    assert seen(calls.receive(Request(8, "GreetAll", b"", eos=True), METHODS, NOW)) == (Outcome.TAKEN, True, True)
+    assert seen(calls.receive(Request(9, "GreetAll", b""), METHODS, NOW)) == (Outcome.TAKEN, True, False)
+    assert seen(calls.receive(Request(9, "", b"", eos=True), METHODS, NOW)) == (Outcome.TAKEN, True, True)
+
+
+@pytest.mark.rule("MQTTRPC-09")
+def test_a_further_request_need_not_repeat_the_method() -> None:
+    calls = server("Chat")
+    assert seen(calls.receive(Request(7, "", b"1"), METHODS, NOW)) == (Outcome.TAKEN, True, False)
+
+
+@pytest.mark.rule("MQTTRPC-76")
+def test_a_server_takes_the_correlation_id_0() -> None:
+    calls = ServerCalls()
+    assert calls.receive(Request(0, "SayHello"), METHODS, NOW).started
+    calls.answer(Response(0, "", b"hi"))
+    assert len(calls) == 0
+
+
+@pytest.mark.rule("MQTTRPC-105")
+@pytest.mark.parametrize("request_", [Request(7, timeout=5), Request(7, eos=True, timeout=5), Request(7)])
+def test_a_first_request_without_a_body_is_refused(request_: Request) -> None:
+    calls = ServerCalls()
+    assert calls.receive(request_, METHODS, NOW) == Step(Outcome.REFUSED, failure=BAD_REQUEST)
+    assert len(calls) == 0
 
 
 @pytest.mark.rule("MQTTRPC-09", "MQTTRPC-60")
-@pytest.mark.parametrize("request_", [Request(7, "GreetAll", b"1"), Request(7, "", b"1"), Request(7, "", b"")])
+@pytest.mark.parametrize("request_", [Request(7, "GreetAll", b"1"), Request(7, "/", b"1"), Request(7, timeout=5)])
 def test_a_part_of_another_method_is_refused(request_: Request) -> None:
     calls = server("Chat")
     step = calls.receive(request_, METHODS, NOW)

@@ -5,7 +5,7 @@ import pytest
 from polywire.hub.message import FailedAttachment, Message
 from polywire.hub.outbox import PATIENCE
 from polywire.hub.peer import Limits
-from polywire.hub.services import Call, Caller, CallError, Provider
+from polywire.hub.services import END, Call, Caller, CallError, Provider
 from tests.protocols.umq.peers import UmqPeer
 from tests.sessions import Site
 
@@ -138,13 +138,21 @@ def test_a_stream_comes_as_updates_and_ends_with_its_topic(site: Site) -> None:
 
 
 @pytest.mark.rule("UMQ-146")
-def test_an_empty_last_response_only_ends_the_stream_and_an_error_ends_it_too(site: Site) -> None:
+def test_an_empty_last_response_is_an_update_and_the_end_alone_is_none(site: Site) -> None:
     service, peer = Service(site), UmqPeer(site)
     peer.say('C1:["call","lamp","watch","",{"stream":9}]')
     site.hub.services.reply(service.calls[0], Message("lamp", b""), last=True)
-    assert peer.hears() == ["D9:", "R1:null"]
+    assert peer.hears() == ["T9:", "D9:", "R1:null"]
     peer.say('C1:["call","lamp","watch","",{"stream":9}]')
-    site.hub.services.fail(service.calls[1], CallError(500, "exception", "burnt out"))
+    site.hub.services.reply(service.calls[1], END, last=True)
+    assert peer.hears() == ["D9:", "R1:null"]
+
+
+@pytest.mark.rule("UMQ-146")
+def test_an_error_ends_a_stream(site: Site) -> None:
+    service, peer = Service(site), UmqPeer(site)
+    peer.say('C1:["call","lamp","watch","",{"stream":9}]')
+    site.hub.services.fail(service.calls[0], CallError(500, "exception", "burnt out"))
     assert peer.hears() == ["D9:", "E1:burnt out"]
     assert peer.say('C1:["call","radio","watch","",{"stream":9}]') == ["D9:", "E1:6 No RPC server here"]
 

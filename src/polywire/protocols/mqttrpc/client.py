@@ -4,15 +4,17 @@
     async with mqttrpc.client.connect("mqtt://127.0.0.1:1883", greeter) as stub:
         reply = await stub.SayHello(greeter_pb2.HelloRequest(name="Anna"), timeout=5)
 
-A method that streams its answers is iterated (``async for``), one that streams its requests gets an async iterable.
+A method that streams its answers is iterated (``async for``). One that streams its requests gets an iterable or an
+async iterable of them.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
-from typing import Any, Final, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, Final
 
+from google.protobuf import any_pb2
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
@@ -21,10 +23,10 @@ from polywire.client.opening import Opening
 from polywire.client.receipt import Receipt
 from polywire.protocols.mqtt import client as mqtt
 from polywire.protocols.mqttrpc.descriptors import Method, Service, read_service, write_requests
-from polywire.protocols.mqttrpc.errors import RemoteProtocolError, RpcError, retry_at
+from polywire.protocols.mqttrpc.errors import LocalProtocolError, RemoteProtocolError, RpcError, retry_at
 from polywire.protocols.mqttrpc.frames import Decoder, Request, Response, encode
 from polywire.protocols.mqttrpc.state import Shape
-from polywire.protocols.mqttrpc.streams import MAX_CALLS, ClientCalls, CorrelationIds, Outcome
+from polywire.protocols.mqttrpc.streams import MAX_CALLS, ClientCalls, CorrelationIds, Outcome, UnknownWarnings
 from polywire.protocols.mqttrpc.timeouts import DEFAULT_TIMEOUT, from_seconds
 from polywire.protocols.mqttrpc.topics import request_topic, response_topic, service_topic
 
@@ -52,8 +54,14 @@ class Caller:
         self._responses = response_topic(client.client_id, name) if per_client else self._requests
         self._ids = CorrelationIds()
         self._calls = ClientCalls(max_calls=max_calls)
+        self._warnings = UnknownWarnings()
         self._waiting: dict[int, asyncio.Queue[Response | Exception]] = {}
         self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def unknown(self) -> int:
+        """How many Responses with unknown correlation ids were discarded (MQTTRPC-71)."""
+        return self._calls.unknown
 
     async def start(self) -> None:
         """Listen for answers."""
@@ -76,28 +84,29 @@ class Caller:
                 await reader
 
     async def call(
-        self, method: str, shape: Shape, requests: AsyncIterable[bytes] | bytes, seconds: float
+        self, method: str, shape: Shape, requests: AsyncIterator[tuple[bytes, bool]] | bytes, seconds: float
     ) -> AsyncGenerator[Response]:
-        """The Responses of a call, as they come; those with error data are raised."""
+        """The Responses of a call, as they come; those with error data are raised.
+
+        ``requests`` is the one request, or each value of a stream with whether it is known to be the last.
+        """
         loop = asyncio.get_running_loop()
         number = self._ids.new(self._calls)
         timeout, unit = from_seconds(seconds)
-        streams = shape.streams_requests
-        first = Request(number, method, b"" if streams else cast("bytes", requests), not streams, timeout, unit)
         sender: asyncio.Future[None] | None = None
         receipt: Receipt | None = None
         answers: asyncio.Queue[Response | Exception] = asyncio.Queue()
         self._waiting[number] = answers
         due = loop.time() + seconds
         try:
-            if streams:
-                sender = asyncio.create_task(
-                    self._send_stream(first, shape, cast("AsyncIterable[bytes]", requests), answers)
-                )
-            else:
-                self._calls.start(first, shape, loop.time())
-                receipt = self._publish(first)
+            if isinstance(requests, bytes):
+                request = Request(number, method, requests, True, timeout, unit)
+                self._calls.start(request, shape, loop.time())
+                receipt = self._publish(request)
                 sender = asyncio.create_task(_told(receipt, answers))
+            else:
+                first = Request(number, method, b"", False, timeout, unit)
+                sender = asyncio.create_task(self._send_stream(first, shape, requests, answers))
             while True:
                 try:
                     async with asyncio.timeout_at(due):
@@ -108,9 +117,9 @@ class Caller:
                 if isinstance(answer, Exception):
                     raise answer
                 if answer.error_data is not None:
-                    raise answer.error_data.error()
+                    raise answer.error_data.error(_details(answer))
                 last = answer.eos or not shape.streams_responses
-                if not (last and answer.empty and shape.streams_responses):
+                if not (last and answer.value is None and shape.streams_responses):  # MQTTRPC-53
                     yield answer
                 if last:
                     return
@@ -128,31 +137,34 @@ class Caller:
         self,
         first: Request,
         shape: Shape,
-        requests: AsyncIterable[bytes],
+        requests: AsyncIterator[tuple[bytes, bool]],
         answers: "asyncio.Queue[Response | Exception]",
     ) -> None:
-        """The Requests of a call, as they come; the last one is empty and only ends the stream (MQTTRPC-53)."""
+        """The Requests of a call, as they come. ``first`` holds what the first one has besides its value.
+
+        Where the last value is not known to be the last, a Request without a body ends the stream (MQTTRPC-106).
+        """
         number, method = first.correlation_id, first.type_url
-        started = False
+        started = last = False
         try:
-            async for value in requests:
+            async for value, last in requests:
                 if not started:
-                    request = Request(number, method, value, False, first.timeout, first.timeout_unit)
+                    request = Request(number, method, value, last, first.timeout, first.timeout_unit)
                     self._calls.start(request, shape, asyncio.get_running_loop().time())
                     started = True
                 else:
-                    request = Request(number, method, value)
+                    request = Request(number, method, value, last)
                     self._calls.send(request)
                 await self._publish(request)
-            if started:
+            if not started:
+                error = LocalProtocolError(f"the stream of requests to {method} has no element", rule="MQTTRPC-95")
+                answers.put_nowait(error)
+            elif not last:
                 end = Request(number, eos=True)
                 self._calls.send(end)
-            else:  # MQTTRPC-95: a stream of nothing
-                end = Request(number, method, b"", True, first.timeout, first.timeout_unit)
-                self._calls.start(end, shape, asyncio.get_running_loop().time())
-            await self._publish(end)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the answer is told
-            answers.put_nowait(error)
+                await self._publish(end)
+        except Exception as failure:  # noqa: BLE001 - it is raised where the answer is awaited
+            answers.put_nowait(failure)
 
     def _publish(self, request: Request) -> Receipt:
         return self._client.publish(self._requests, encode(request), qos=self._qos)
@@ -167,8 +179,11 @@ class Caller:
                     except RemoteProtocolError as error:
                         log.debug("what came on %s is no answer: %s", self._responses, error)
                         continue
-                    step = self._calls.receive(frame, asyncio.get_running_loop().time())
-                    if step.outcome is Outcome.TAKEN and step.call is not None and isinstance(frame, Response):
+                    now = asyncio.get_running_loop().time()
+                    step = self._calls.receive(frame, now)
+                    if step.outcome is Outcome.UNKNOWN and isinstance(frame, Response):
+                        self._warnings.add(frame.correlation_id, message.topic, now)
+                    elif step.outcome is Outcome.TAKEN and step.call is not None and isinstance(frame, Response):
                         self._answered(step.call.correlation_id, frame)
         except ClientError as error:
             for answers in self._waiting.values():
@@ -198,6 +213,10 @@ class Stub:
     async def close(self) -> None:
         """Disconnect."""
         await self._caller.close()
+
+    def discarded(self) -> int:
+        """How many Responses were discarded because their correlation ids are unknown."""
+        return self._caller.unknown
 
     def __getattr__(self, name: str) -> Any:
         # Only names that are not there come here: types of stubs are made at run time.
@@ -238,7 +257,7 @@ class Stub:
             async for answer in answers:
                 message = method.response()
                 try:
-                    message.ParseFromString(answer.value)
+                    message.ParseFromString(answer.value or b"")
                 except DecodeError as error:
                     raise RpcError(502, "bad-response", f"The answer is no {method.response.__name__}.") from error
                 yield message
@@ -275,6 +294,13 @@ def connect(
         return Stub(caller, known, timeout)
 
     return Opening(opened)
+
+
+def _details(response: Response) -> any_pb2.Any | None:
+    """The body of a Response with error data: what else it says about the error."""
+    if response.value is None:
+        return None
+    return any_pb2.Any(type_url=response.type_url, value=response.value)
 
 
 async def _told(receipt: Receipt, answers: "asyncio.Queue[Response | Exception]") -> None:

@@ -1,14 +1,16 @@
 """What a stub or a server needs to know of a service, read from a module that protoc generated (MQTTRPC-74)."""
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from polywire.protocols.mqttrpc.state import Shape
+
+T = TypeVar("T")
 
 
 class Method(NamedTuple):
@@ -57,8 +59,29 @@ def _method(descriptor: MethodDescriptor) -> Method:
     )
 
 
-def write_requests(method: Method, request: Any) -> AsyncIterable[bytes] | bytes:
-    """What is to be sent, serialized; a message of another type is refused before anything is."""
+async def with_last(values: AsyncIterable[T] | Iterable[T]) -> AsyncIterator[tuple[T, bool]]:
+    """Each value, and whether it is known to be the last (MQTTRPC-106).
+
+    An iterable is read one value ahead. With an async one that could mean to wait, so none of its values is marked.
+    """
+    if isinstance(values, AsyncIterable):
+        async for value in values:
+            yield value, False
+        return
+    held: list[T] = []
+    for value in values:
+        if held:
+            yield held.pop(), False
+        held.append(value)
+    if held:
+        yield held.pop(), True
+
+
+def write_requests(method: Method, request: Any) -> AsyncIterator[tuple[bytes, bool]] | bytes:
+    """What is to be sent, serialized, the values of a stream as ``with_last`` gives them.
+
+    A message of another type is refused before it is sent.
+    """
 
     def serialized(message: Any) -> bytes:
         if not isinstance(message, method.request):
@@ -68,8 +91,12 @@ def write_requests(method: Method, request: Any) -> AsyncIterable[bytes] | bytes
     if not method.shape.streams_requests:
         return serialized(request)
 
-    async def each() -> AsyncIterator[bytes]:
-        async for message in request:
-            yield serialized(message)
+    if not isinstance(request, AsyncIterable | Iterable):
+        name = method.request.__name__
+        raise TypeError(f"{method.name} takes an iterable or async iterable of {name}, not {type(request).__name__}")
+
+    async def each() -> AsyncIterator[tuple[bytes, bool]]:
+        async for message, last in with_last(request):
+            yield serialized(message), last
 
     return each()

@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+from google.protobuf.any_pb2 import Any
+from google.protobuf.message import Message
+
 from polywire import errors
 
 
@@ -21,15 +24,25 @@ class RpcError(errors.PolywireError):
     """A call failed: the other side's error data, as an exception.
 
     ``code`` is an HTTP status code, ``tag`` tells a program what happened, ``user_message`` a person. ``retry_after``
-    is in milliseconds; 0 means: do not retry.
+    is in milliseconds; 0 means: do not retry. ``details`` is additional error data, or None (MQTTRPC-33): an ``Any``,
+    sent as the body of the Response. A service may pass any other protobuf message, which is packed into one.
     """
 
-    def __init__(self, code: int, tag: str = "", user_message: str = "", retry_after: int = 0) -> None:
-        super().__init__(code, tag, user_message, retry_after)
+    def __init__(
+        self, code: int, tag: str = "", user_message: str = "", retry_after: int = 0, details: Message | None = None
+    ) -> None:
+        packed: Any | None = None
+        if isinstance(details, Any):
+            packed = details
+        elif details is not None:
+            packed = Any()
+            packed.Pack(details)
+        super().__init__(code, tag, user_message, retry_after, packed)
         self.code = code
         self.tag = tag
         self.user_message = user_message
         self.retry_after = retry_after
+        self.details = packed
 
     def __str__(self) -> str:
         words = self.user_message or "the call failed"

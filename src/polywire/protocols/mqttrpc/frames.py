@@ -64,9 +64,9 @@ class ErrorData(Frame):
         self.user_message: Final = user_message
         self.retry_after: Final = retry_after
 
-    def error(self) -> RpcError:
-        """The exception a caller gets."""
-        return RpcError(self.code, self.tag, self.user_message, self.retry_after)
+    def error(self, details: any_pb2.Any | None = None) -> RpcError:
+        """The exception a caller gets. ``details`` is the body of the Response, if it has one."""
+        return RpcError(self.code, self.tag, self.user_message, self.retry_after, details)
 
 
 @final
@@ -74,7 +74,8 @@ class ErrorData(Frame):
 class Request(Frame):
     """From the caller: ``type_url`` names the method, ``value`` is the serialized request message.
 
-    A ``timeout`` of 0 is one that is not present.
+    Without a body ``value`` is None; then a Request with ``eos`` only ends its stream (MQTTRPC-53). A ``timeout`` of 0
+    is one that is not present.
     """
 
     __match_args__: ClassVar[tuple[str, ...]] = (
@@ -90,22 +91,17 @@ class Request(Frame):
         self,
         correlation_id: int,
         type_url: str = "",
-        value: bytes = b"",
+        value: bytes | None = None,
         eos: bool = False,
         timeout: int = 0,
         timeout_unit: TimeoutUnit = TimeoutUnit.UNSPECIFIED,
     ) -> None:
         self.correlation_id: Final = correlation_id
         self.type_url: Final = type_url
-        self.value: Final = value
+        self.value: Final[bytes | None] = b"" if value is None and type_url else value
         self.eos: Final = eos
         self.timeout: Final = timeout
         self.timeout_unit: Final = timeout_unit
-
-    @property
-    def empty(self) -> bool:
-        """Whether its body is empty: in a stream, with ``eos``, it then only ends the stream (MQTTRPC-53)."""
-        return not self.type_url and not self.value
 
 
 @final
@@ -113,7 +109,8 @@ class Request(Frame):
 class Response(Frame):
     """From the callee: ``value`` is the serialized response message, unless there is ``error_data``.
 
-    With ``error_data`` the body may hold more about the error.
+    With ``error_data`` the body may hold more about the error. Without a body ``value`` is None; then a Response with
+    ``eos`` only ends its stream (MQTTRPC-53).
     """
 
     __match_args__: ClassVar[tuple[str, ...]] = ("correlation_id", "type_url", "value", "error_data", "eos")
@@ -122,26 +119,21 @@ class Response(Frame):
         self,
         correlation_id: int,
         type_url: str = "",
-        value: bytes = b"",
+        value: bytes | None = None,
         error_data: ErrorData | None = None,
         eos: bool = False,
     ) -> None:
         self.correlation_id: Final = correlation_id
         self.type_url: Final = type_url
-        self.value: Final = value
+        self.value: Final[bytes | None] = b"" if value is None and type_url else value
         self.error_data: Final = error_data
         self.eos: Final = eos
-
-    @property
-    def empty(self) -> bool:
-        """Whether its body is empty: in a stream, with ``eos``, it then only ends the stream (MQTTRPC-53)."""
-        return not self.type_url and not self.value
 
 
 def failed(correlation_id: int, failure: Failure, retry_after: int = 0) -> Response:
     """The Response that ends a call with one of the failures; ``retry_after`` instead of the failure's own."""
     data = ErrorData(failure.code, failure.tag, failure.user_message, retry_after or failure.retry_after)
-    return Response(correlation_id, "", b"", data, True)
+    return Response(correlation_id, "", None, data, True)
 
 
 @final
@@ -186,24 +178,25 @@ class Decoder:
             reason = f"the timeout unit {unit} is none of 0 to {len(UNITS) - 1}"
             raise _refused(found, "MQTTRPC-86", reason, found.request_at)
         body = parsed.body
-        number = _known(found, parsed.correlation_id)
-        return Request(number, body.type_url, body.value, parsed.eos, parsed.timeout, UNITS[unit])
+        value: bytes | None = body.value if parsed.HasField("body") else None
+        return Request(parsed.correlation_id, body.type_url, value, parsed.eos, parsed.timeout, UNITS[unit])
 
     def _response(self, found: Fields, message: bytes) -> Frame:
         """A Response, or the Request that nothing but its ``type_url`` shows to be one."""
         parsed = envelope_pb2.Response.FromString(message)
+        number: int = parsed.correlation_id
         body = parsed.body
-        type_url = body.type_url
-        number = _known(found, parsed.correlation_id)
+        type_url: str = body.type_url
+        value: bytes | None = body.value if parsed.HasField("body") else None
         if found.response_at < 0:
             if type_url:
-                return Request(number, type_url, body.value)  # MQTTRPC-38
-            return Response(number, "", body.value)
+                return Request(number, type_url, value)  # MQTTRPC-38
+            return Response(number, "", value)
         data: ErrorData | None = None
         if parsed.HasField("error_data"):
             wire = parsed.error_data
             data = ErrorData(wire.code, wire.tag, wire.user_message, wire.retry_after)
-        return Response(number, type_url, body.value, data, parsed.eos)
+        return Response(number, type_url, value, data, parsed.eos)
 
 
 def encode(frame: Frame) -> bytes:
@@ -216,7 +209,8 @@ def encode(frame: Frame) -> bytes:
 
 
 def _request_octets(frame: Request) -> bytes:
-    _check_envelope(frame.correlation_id, frame.type_url, frame.value)
+    value = frame.value
+    _check_envelope(frame.correlation_id, frame.type_url, value)
     _check_uint32(frame.timeout, "timeout")
     unit: int = frame.timeout_unit
     if not 0 <= unit < len(UNITS):
@@ -224,20 +218,23 @@ def _request_octets(frame: Request) -> bytes:
     message = envelope_pb2.Request(
         correlation_id=frame.correlation_id, timeout=frame.timeout, timeout_unit=WIRE_UNITS[unit]
     )
-    if not frame.empty:
+    if value is not None:
+        message.body.SetInParent()  # MQTTRPC-53: present, even with nothing in it
         message.body.type_url = frame.type_url
-        message.body.value = frame.value
+        message.body.value = value
     if frame.eos or not (frame.type_url or frame.timeout or unit):
         message.eos = frame.eos  # MQTTRPC-39: even a false one, where it is all that shows a Request
     return message.SerializeToString()
 
 
 def _response_octets(frame: Response) -> bytes:
-    _check_envelope(frame.correlation_id, frame.type_url, frame.value)
+    value = frame.value
+    _check_envelope(frame.correlation_id, frame.type_url, value)
     message = envelope_pb2.Response(correlation_id=frame.correlation_id)
-    if not frame.empty:
+    if value is not None:
+        message.body.SetInParent()  # MQTTRPC-53: present, even with nothing in it
         message.body.type_url = frame.type_url
-        message.body.value = frame.value
+        message.body.value = value
     data = frame.error_data
     if data is not None:
         _check_uint32(data.code, "code")
@@ -254,11 +251,11 @@ def _response_octets(frame: Response) -> bytes:
     return message.SerializeToString()
 
 
-def _check_envelope(correlation_id: int, type_url: str, value: bytes) -> None:
-    if not 0 < correlation_id <= UINT64:
-        raise LocalProtocolError(f"the correlation id {correlation_id} is not within 1 to {UINT64}", rule="MQTTRPC-70")
+def _check_envelope(correlation_id: int, type_url: str, value: bytes | None) -> None:
+    if not 0 <= correlation_id <= UINT64:
+        raise LocalProtocolError(f"the correlation id {correlation_id} is not within 0 to {UINT64}", rule="MQTTRPC-91")
     _check_text(type_url, "type_url")
-    if len(value) > MAX_PAYLOAD:
+    if value is not None and len(value) > MAX_PAYLOAD:
         raise LocalProtocolError(
             f"the value has {len(value)} octets, more than the {MAX_PAYLOAD} of an MQTT packet", rule="MQTTRPC-91"
         )
@@ -284,20 +281,14 @@ def _sized(payload: bytes) -> bytes:
     return payload
 
 
-def _known(found: Fields, correlation_id: int) -> int:
-    """The correlation id, which must not be 0."""
-    if correlation_id == 0:
-        raise _refused(found, "MQTTRPC-76", "the message has no correlation id, or 0", 0)
-    return correlation_id
-
-
 def _refused(
     found: Fields, rule: str, reason: str, position: int, failure: Failure = BAD_REQUEST
 ) -> RemoteProtocolError:
     """MQTTRPC-89: the error, with a reply where there is a caller who waits for one."""
     reply: Response | None = None
-    if found.correlation_id and (found.request_at >= 0 or found.response_at < 0):
-        reply = failed(found.correlation_id, failure)
+    is_request = found.request_at >= 0
+    if (found.correlation_id and (is_request or found.response_at < 0)) or (is_request and not found.rule):
+        reply = failed(found.correlation_id, failure)  # MQTTRPC-76: a message read to its end without an id has 0
     return RemoteProtocolError(reason, rule=rule, position=position, reply=reply)
 
 

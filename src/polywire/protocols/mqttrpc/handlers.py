@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError, Message
 
-from polywire.protocols.mqttrpc.descriptors import Method, Service
+from polywire.protocols.mqttrpc.descriptors import Method, Service, with_last
 from polywire.protocols.mqttrpc.errors import BAD_REQUEST, RpcError
 from polywire.protocols.mqttrpc.state import Shape
 
@@ -28,8 +28,8 @@ class Handlers(Protocol):
     async def one(self, method: str, requests: AsyncIterator[bytes], /) -> bytes:
         """The answer of a method that gives one."""
 
-    def many(self, method: str, requests: AsyncIterator[bytes], /) -> AsyncIterator[bytes]:
-        """The answers of a method that gives several."""
+    def many(self, method: str, requests: AsyncIterator[bytes], /) -> AsyncIterator[tuple[bytes, bool]]:
+        """The answers of a method that gives several, each with whether it is known to be the last."""
 
 
 class TypedHandlers:
@@ -50,10 +50,12 @@ class TypedHandlers:
         message: Message = await answer if inspect.isawaitable(answer) else answer
         return message.SerializeToString()
 
-    async def many(self, method: str, requests: AsyncIterator[bytes], /) -> AsyncIterator[bytes]:
-        """The answers of a method that gives several."""
-        async for message in getattr(self._handler, method)(await self._given(method, requests)):
-            yield message.SerializeToString()
+    async def many(self, method: str, requests: AsyncIterator[bytes], /) -> AsyncIterator[tuple[bytes, bool]]:
+        """The answers of a method that gives several: it is an async generator, or returns an iterable."""
+        given = getattr(self._handler, method)(await self._given(method, requests))
+        answers = await given if inspect.isawaitable(given) else given
+        async for message, last in with_last(answers):
+            yield message.SerializeToString(), last
 
     async def _given(self, name: str, requests: AsyncIterator[bytes]) -> Any:
         """What the method is called with: a message, or a stream of them."""

@@ -47,7 +47,7 @@ class TopicCall(Caller):
 
     def fail(self, call: Call, error: CallError) -> None:  # noqa: ARG002 - there is one call
         """Publish the error."""
-        self._requests.answer(self, Response(self.correlation_id, "", b"", error_data(error), True))
+        self._requests.answer(self, Response(self.correlation_id, "", None, error_data(error), True))
 
 
 @final
@@ -133,11 +133,13 @@ class TopicRequests:
             caller.call = call
             default = max(1, round(self.limits.call_time * 1000))
             seconds = milliseconds(request.timeout, request.timeout_unit, default) / 1000
-            message = Message(topic, request.value, time=now, origin=client.number)
+            message = Message(topic, request.value or b"", time=now, origin=client.number)
             self._hub.services.start(call, message, seconds=seconds)
 
     def _again(self, running: TopicCall, request: Request, client: Client) -> None:
         """MQTTRPC-73: a Request whose correlation id is in work. From its own caller another one is a stream's next."""
+        if request.eos and request.value is None:
+            return  # MQTTRPC-101: the end of a stream of one
         client.counters.drop(DUPLICATE)
         call = running.call
         if call is None or running.client != client.number or running.digest == hash(request):

@@ -3,7 +3,6 @@
 To the hub's services the subscribers of a service's topic are one provider.
 """
 
-import logging
 from typing import Final, final
 
 from polywire.hub.channels import ANY, is_literal
@@ -18,7 +17,7 @@ from polywire.protocols.mqttrpc.frames import Request, Response
 from polywire.protocols.mqttrpc.methods import parse_type_url
 from polywire.protocols.mqttrpc.publisher import TopicPublisher
 from polywire.protocols.mqttrpc.state import Shape
-from polywire.protocols.mqttrpc.streams import ClientCalls, CorrelationIds
+from polywire.protocols.mqttrpc.streams import ClientCalls, CorrelationIds, UnknownWarnings
 from polywire.protocols.mqttrpc.timeouts import MAX_TIMEOUT, from_seconds
 from polywire.protocols.mqttrpc.topics import service_topic
 
@@ -26,10 +25,7 @@ MAX_CALLS: Final = 65_536
 SERVICES_REMEMBERED: Final = 1024
 """How many of the services called lately are listened to for Responses that come too late."""
 
-WARNING_SECONDS: Final = 60
 UNKNOWN: Final = "unknown-correlation-id"
-
-log = logging.getLogger("polywire.mqttrpc")
 
 
 @final
@@ -46,8 +42,7 @@ class TopicProvider(Provider):
         self._numbers: Final[dict[Call, int]] = {}
         self._by_service: Final[dict[str, dict[Call, None]]] = {}
         self._lately: Final[dict[str, None]] = {}
-        self._unknown = 0
-        self._warned = -1
+        self._warnings: Final = UnknownWarnings()
         hub.demand.watch(_Desertions(self))
 
     def __len__(self) -> int:
@@ -100,7 +95,7 @@ class TopicProvider(Provider):
         if data is not None:
             self._hub.services.fail(call, call_error(data))
         elif step.item:
-            reply = Message(service_topic(service), response.value, time=now, origin=client.number)
+            reply = Message(service_topic(service), response.value or b"", time=now, origin=client.number)
             self._hub.services.reply(call, reply, last=step.last)
         else:
             self._hub.services.reply(call, END, last=True)
@@ -156,19 +151,9 @@ class TopicProvider(Provider):
             self._lately[service] = None
 
     def _unheard_of(self, service: str, number: int) -> None:
-        """MQTTRPC-15: count a Response nobody here waits for, and now and then say so."""
+        """MQTTRPC-15: count a Response nobody here waits for, and log it now and then."""
         self._publisher.client.counters.drop(UNKNOWN)
-        self._unknown += 1
-        now = self._hub.clock() // 1_000_000_000
-        if self._warned < 0 or now - self._warned >= WARNING_SECONDS:
-            log.warning(
-                "discarded %d Responses with correlation ids nobody here waits for, the last one %d on /%s",
-                self._unknown,
-                number,
-                service,
-            )
-            self._unknown = 0
-            self._warned = now
+        self._warnings.add(number, service_topic(service), self._hub.clock() / 1e9)
 
 
 @final

@@ -8,7 +8,8 @@
     async with mqttrpc.server.serve("mqtt://127.0.0.1:1883", greeter, Greeter()):
         await asyncio.Future()
 
-A method that streams its answers is an async generator; one whose requests are a stream gets an async iterator.
+A method that streams its answers is an async generator, or returns an iterable; one whose requests are a stream gets an
+async iterator.
 """
 
 import asyncio
@@ -155,7 +156,7 @@ class Server:
                 work.task = asyncio.create_task(self._run(work), name=f"mqttrpc-{call.method}")
             work = self._work[call.correlation_id]
             if step.item:
-                work.requests.put_nowait(frame.value)
+                work.requests.put_nowait(frame.value or b"")
             if step.last:
                 work.requests.put_nowait(None)
             if work.requests.qsize() > MOST_WAITING:
@@ -168,7 +169,9 @@ class Server:
             await self._answer(work)
         except RpcError as error:
             data = ErrorData(error.code, error.tag, error.user_message, error.retry_after)
-            self._end(work, Response(number, error_data=data, eos=True))
+            body = error.details  # MQTTRPC-33
+            type_url, value = ("", None) if body is None else (body.type_url, body.value)
+            self._end(work, Response(number, type_url, value, data, eos=True))
         except Exception:
             # MQTTRPC-66: the caller is told no internals; who runs the service is.
             log.exception("%s.%s failed", self._handlers.name, work.call.method)
@@ -179,10 +182,16 @@ class Server:
         if not work.call.shape.streams_responses:
             self._end(work, Response(number, value=await self._handlers.one(method, work.values()), eos=True))
             return
-        async for value in self._handlers.many(method, work.values()):
-            self._calls.answer(response := Response(number, value=value))
-            await self._publish(work.topic, response)
-        self._end(work, Response(number, eos=True))
+        last = False
+        async for value, last in self._handlers.many(method, work.values()):
+            response = Response(number, value=value, eos=last)
+            if last:
+                self._end(work, response)
+            else:
+                self._calls.answer(response)
+                await self._publish(work.topic, response)
+        if not last:
+            self._end(work, Response(number, eos=True))  # MQTTRPC-53
 
     def _end(self, work: _Work, response: Response) -> None:
         """The last answer to a call, unless it has one."""

@@ -3,6 +3,8 @@
 Pure: frames and times go in, steps come out. ``ClientCalls`` and ``ServerCalls`` hold at most ``max_calls`` calls each.
 """
 
+import logging
+import math
 import secrets
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +18,12 @@ from polywire.protocols.mqttrpc.state import CLIENT, SERVER, Event, Shape, State
 from polywire.protocols.mqttrpc.timeouts import DEFAULT_TIMEOUT, deadline, milliseconds
 
 MAX_CALLS = 1024
-"""MQTTRPC-93: how many calls each side has in flight at most, unless told otherwise."""
+"""MQTTRPC-93: how many calls each side has in flight at most, by default."""
+
+WARNING_SECONDS = 60.0
+"""The least time between two warnings of unknown Responses."""
+
+log = logging.getLogger("polywire.mqttrpc")
 
 
 class CorrelationIds:
@@ -31,6 +38,28 @@ class CorrelationIds:
             number = self._random_bits(64)
             if number != 0 and number not in in_use:
                 return number
+
+
+class UnknownWarnings:
+    """MQTTRPC-15: warnings of discarded Responses, at most one a minute; each counts those since the last one."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._next = -math.inf
+
+    def add(self, correlation_id: int, topic: str, now: float) -> None:
+        """A Response with an unknown correlation id was discarded. ``now`` is in seconds."""
+        self._count += 1
+        if now < self._next:
+            return
+        log.warning(
+            "discarded %d Responses with unknown correlation ids, the last one %d on %s",
+            self._count,
+            correlation_id,
+            topic,
+        )
+        self._count = 0
+        self._next = now + WARNING_SECONDS
 
 
 @dataclass(slots=True)
@@ -107,6 +136,8 @@ class ClientCalls:
     def start(self, request: Request, shape: Shape, now: float) -> Call:
         """Begin a call with its first Request, which names the method."""
         number = request.correlation_id
+        if number == 0:
+            raise LocalProtocolError("the correlation id of a call must not be 0", rule="MQTTRPC-70")
         if number in self._calls:
             raise LocalProtocolError(f"the correlation id {number} is in use", rule="MQTTRPC-11")
         if len(self._calls) >= self._max_calls:
@@ -129,7 +160,7 @@ class ClientCalls:
             where = "over, or was never started" if call is None else "not to have more Requests"
             raise LocalProtocolError(f"the call {request.correlation_id} is {where}", rule="MQTTRPC-01")
         name = parse_type_url(request.type_url)
-        only_ends = request.eos and request.empty
+        only_ends = request.eos and request.value is None
         if not only_ends and (name is None or name.method != call.method):
             raise LocalProtocolError(
                 f"a Request for {request.type_url!r} can't continue a call of {call.method!r}", rule="MQTTRPC-09"
@@ -150,7 +181,7 @@ class ClientCalls:
         last = call.state is State.CLOSED
         if last:
             del self._calls[call.correlation_id]
-        only_ends = call.shape.streams_responses and frame.eos and frame.empty
+        only_ends = call.shape.streams_responses and frame.eos and frame.value is None
         return Step(Outcome.TAKEN, call, item=event is not Event.ERROR and not only_ends, last=last)
 
     def overdue(self, now: float) -> list[Call]:
@@ -202,13 +233,16 @@ class ServerCalls:
             self.dropped += 1
             self._move(call, following)
             return Step(Outcome.LATE, call, last=event is Event.LAST_REQUEST)  # MQTTRPC-94
-        name = parse_type_url(frame.type_url)
-        only_ends = frame.eos and frame.empty
-        if not only_ends and (name is None or name.method != call.method):
-            return Step(Outcome.REFUSED, call, failure=BAD_REQUEST)  # MQTTRPC-09
+        item = frame.value is not None  # MQTTRPC-53
+        if not (item or frame.eos):
+            return Step(Outcome.REFUSED, call, failure=BAD_REQUEST)
+        if frame.type_url:
+            name = parse_type_url(frame.type_url)
+            if name is None or name.method != call.method:
+                return Step(Outcome.REFUSED, call, failure=BAD_REQUEST)  # MQTTRPC-09
         call.heard = now
         self._move(call, following)
-        return Step(Outcome.TAKEN, call, item=not only_ends, last=event is Event.LAST_REQUEST)
+        return Step(Outcome.TAKEN, call, item=item, last=event is Event.LAST_REQUEST)
 
     def answer(self, response: Response) -> None:
         """Note a Response that is about to be sent. Raises where the call has its last one, or is none of ours."""
@@ -237,7 +271,9 @@ class ServerCalls:
 
     def _started(self, request: Request, methods: Mapping[str, Shape], now: float) -> Step:
         """The first Request of a call."""
-        if request.eos and request.empty:
+        if request.value is None:
+            if request.timeout or not request.eos:
+                return Step(Outcome.REFUSED, failure=BAD_REQUEST)  # MQTTRPC-105
             self.dropped += 1
             return Step(Outcome.LATE, last=True)  # MQTTRPC-94: the end of a stream that is not open
         name = parse_type_url(request.type_url)
@@ -251,8 +287,7 @@ class ServerCalls:
         event = request_event(shape, request.eos)
         call = Call(request.correlation_id, name.method, shape, SERVER[State.IDLE, event], due, now)
         self._calls[request.correlation_id] = call
-        nothing = shape.streams_requests and request.eos and not request.value  # MQTTRPC-95
-        return Step(Outcome.TAKEN, call, started=True, item=not nothing, last=event is Event.LAST_REQUEST)
+        return Step(Outcome.TAKEN, call, started=True, item=True, last=event is Event.LAST_REQUEST)
 
     def _move(self, call: Call, state: State) -> None:
         call.state = state

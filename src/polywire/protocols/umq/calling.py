@@ -4,7 +4,7 @@ from typing import Final, final
 
 from polywire.hub.client import Client
 from polywire.hub.message import Message
-from polywire.hub.services import Call, Caller, CallError, Services
+from polywire.hub.services import END, Call, Caller, CallError, Services
 from polywire.protocols.umq.answers import Answers, call_error_text
 from polywire.protocols.umq.codes import FatalCode, error_text
 from polywire.protocols.umq.methods import CallService
@@ -62,9 +62,8 @@ class Calling(Caller):
             del self._asked[call]
             self._answers.body(asked.call_id, message)
             return
-        # UMQ-146: an empty last response only ends the stream.
-        empty = last and not message.body and not message.attachments
-        if not empty and not asked.stream.offer(message):
+        # UMQ-146: the end without a response is no update.
+        if message is not END and not asked.stream.offer(message):
             self._end(call, asked)
             self._services.cancel(call, CallError(499, "slow-reader", NOT_READ))
             self._answers.error(asked.call_id, error_text(FatalCode.LIMIT_EXCEEDED, NOT_READ))
