@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from polywire.protocols.mqtt import Connect, Publish, Subscribe, encode
 from tests.hub_process import HubProcess, running_hub
 from tests.wires import Plain, connected
 
@@ -73,24 +72,6 @@ def test_sabc_connect_send_only_and_a_message_in_three_frames(hub: HubProcess) -
         )
         client.send(b"DISCONNECT\r\n" + session + b"\r\n\r\n")
         assert client.rest().startswith(b"DISCONNECTING\r\n" + session + b"\r\n\r\n")
-
-
-def test_mqtt_rpc_say_hello_to_my_cool_service(hub: HubProcess) -> None:
-    # Request: correlation_id 7, body {type_url "SayHello", value "\x0a\x05world"}; Response: 7, body {value "…"}.
-    request = b"\x08\x07\x12\x13\x0a\x08SayHello\x12\x07\x0a\x05world\x18\x01"
-    response = b"\x08\x07\x12\x0e\x12\x0c\x0a\x0ahi, world!\x20\x01"
-    with connected(hub.addresses["mqtt"]) as one, connected(hub.addresses["mqtt"]) as two:
-        caller, service = Plain(one), Plain(two)
-        for number, peer in enumerate((caller, service)):
-            peer.send(encode(Connect(f"rpc-{number}")))
-            assert peer.expect(4) == b"\x20\x02\x00\x00"
-            peer.send(encode(Subscribe(1, (("/my-cool-service", 0),))))
-            assert peer.expect(5) == b"\x90\x03\x00\x01\x00"
-        asked, answered = (encode(Publish("/my-cool-service", payload)) for payload in (request, response))
-        caller.send(asked)
-        assert service.expect(len(asked)) == asked
-        service.send(answered)
-        assert caller.expect(len(asked) + len(answered)) == asked + answered
 
 
 def until(client: Plain, end: bytes) -> bytes:

@@ -7,7 +7,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from polywire.protocols.mqttrpc import envelope_pb2
-from tests.protocols.mqttrpc.conftest import run_protoc
+from tests.protocols.mqttrpc.protobuf import run_protoc
 
 SOURCE = Path(__file__).parents[3] / "src"
 FOLDER = "polywire/protocols/mqttrpc"

@@ -69,10 +69,15 @@ async def with_last(values: AsyncIterable[T] | Iterable[T]) -> AsyncIterator[tup
             yield value, False
         return
     held: list[T] = []
-    for value in values:
+    try:
+        for value in values:
+            if held:
+                yield held.pop(), False
+            held.append(value)
+    except Exception:
         if held:
-            yield held.pop(), False
-        held.append(value)
+            yield held.pop(), False  # it was there before the iterable failed
+        raise
     if held:
         yield held.pop(), True
 

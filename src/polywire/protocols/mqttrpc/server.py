@@ -22,7 +22,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from polywire.client.opening import Opening
 from polywire.protocols.mqtt import client as mqtt
-from polywire.protocols.mqttrpc.client import PER_CLIENT, QOS, SHARED
+from polywire.protocols.mqttrpc.client import PER_CLIENT, QOS, SECONDS, SHARED
 from polywire.protocols.mqttrpc.descriptors import Service, read_service
 from polywire.protocols.mqttrpc.errors import (
     BAD_REQUEST,
@@ -38,7 +38,6 @@ from polywire.protocols.mqttrpc.errors import (
 from polywire.protocols.mqttrpc.frames import Decoder, ErrorData, Request, Response, encode, failed
 from polywire.protocols.mqttrpc.handlers import Handlers, TypedHandlers
 from polywire.protocols.mqttrpc.streams import MAX_CALLS, Call, Outcome, ServerCalls
-from polywire.protocols.mqttrpc.timeouts import DEFAULT_TIMEOUT
 from polywire.protocols.mqttrpc.topics import answer_topic, request_filter, service_topic
 
 IDLE_SECONDS: Final = 60.0
@@ -81,6 +80,7 @@ class Server:
         topics: str = SHARED,
         qos: int = QOS,
         max_calls: int = MAX_CALLS,
+        timeout: float = SECONDS,
         idle_time: float = IDLE_SECONDS,
     ) -> None:
         self._client = client
@@ -88,7 +88,7 @@ class Server:
         self._topic = request_filter(name) if topics == PER_CLIENT else service_topic(name)
         self._qos = qos
         self._idle = int(idle_time * 1000)
-        self._calls = ServerCalls(max_calls=max_calls, default_timeout=DEFAULT_TIMEOUT)
+        self._calls = ServerCalls(max_calls=max_calls, default_timeout=max(1, round(timeout * 1000)))  # MQTTRPC-17
         self._work: dict[int, _Work] = {}
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -239,13 +239,16 @@ def serve(
     topics: str = SHARED,
     qos: int = QOS,
     max_calls: int = MAX_CALLS,
+    timeout: float = SECONDS,
     idle_time: float = IDLE_SECONDS,
     **options: Any,
 ) -> Opening[Server]:
     """Offer a service at the broker at ``url``: ``async with`` it, or await it and close it yourself.
 
     ``handler`` has a method for each of the service's, by its name. An ``RpcError`` it raises is the caller's; anything
-    else becomes 500 and is logged. ``name``, ``topics`` and ``options`` are as with ``client.connect``.
+    else becomes 500 and is logged. ``timeout`` is how many seconds a call may take that does not say so itself,
+    ``idle_time`` how many may pass between the requests of a stream. ``name``, ``topics`` and ``options`` are as with
+    ``client.connect``.
     """
     if topics not in {SHARED, PER_CLIENT}:
         raise ValueError(f"topics is {topics!r}, and must be {SHARED!r} or {PER_CLIENT!r}")
@@ -255,7 +258,14 @@ def serve(
     async def opened() -> Server:
         client = await mqtt.connect(url, **options)
         server = Server(
-            client, handlers, name or known.name, topics=topics, qos=qos, max_calls=max_calls, idle_time=idle_time
+            client,
+            handlers,
+            name or known.name,
+            topics=topics,
+            qos=qos,
+            max_calls=max_calls,
+            timeout=timeout,
+            idle_time=idle_time,
         )
         try:
             await server.start()
