@@ -29,6 +29,8 @@ from polywire.protocols.micromsg.properties import Value, is_key, write
 
 CONTENT_TYPE: Final = "content-type"
 DOTNET_TYPE: Final = "dotnet-type"
+VENDOR_FRAMES: Final = "micromsg.extensions"
+"""The hub's header for frames of vendor extensions, of which this connection has none."""
 
 
 class MicromsgStream:
@@ -68,7 +70,7 @@ class MicromsgConnection(PeerConnection[Peer]):
         for key, value in (options.headers or {}).items():
             if key == DOTNET_TYPE and self._typed and isinstance(value, str):
                 type_name = value
-            else:
+            elif key != VENDOR_FRAMES:
                 properties[_key(key)] = value
         if options.content_type is not None:
             properties[CONTENT_TYPE] = options.content_type

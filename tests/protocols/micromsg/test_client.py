@@ -333,6 +333,87 @@ def test_frames_of_a_vendors_extension_are_handed_on() -> None:
     run(main)
 
 
+@pytest.mark.rule("MICROMSG-193")
+def test_frames_of_a_vendors_extension_come_with_the_message_behind_them() -> None:
+    async def main() -> None:
+        got: asyncio.Queue[Received] = asyncio.Queue()
+
+        def handler(_: Peer, message: Received) -> None:
+            got.put_nowait(message)
+
+        async with (
+            serve(handler, port=0, optional=("x-colour", "x-size")) as server,
+            connect(server.url, optional=("batch-ack", "x-colour", "x-size")) as peer,
+        ):
+            peer.extend("x-size", b"1")
+            await peer.send("a", "1", extensions=[("x-colour", b"blue"), ("x-size", b""), ("x-colour", b"\xff")])
+            await peer.send("a", "2")
+            with pytest.raises(LocalProtocolError):
+                await peer.send("a", "3", extensions=[("x-other", b"")])
+            for _ in range(20):
+                peer.extend("x-size", b"many")
+            await peer.send("a", "4")
+            assert (await got.get()).extensions == (
+                ("x-size", b"1"),
+                ("x-colour", b"blue"),
+                ("x-size", b""),
+                ("x-colour", b"\xff"),
+            )
+            assert (await got.get()).extensions == ()
+            assert (await got.get()).extensions == (("x-size", b"many"),) * 16
+
+    run(main)
+
+
+@pytest.mark.rule("MICROMSG-167")
+@pytest.mark.parametrize("number", [0, 3, 255])
+def test_an_extension_frame_for_a_number_that_was_not_agreed_on_ends_the_connection(number: int) -> None:
+    async def main() -> None:
+        kept = Kept()
+        async with connected(kept) as both:
+            assert both.near.outflow.link is not None
+            both.near.outflow.link.write(bytes([2, number, 2, 0, 1]))
+            await both.near.wait_ended()
+            with pytest.raises(Closed, match="bad-frame"):
+                await both.near.send("x", "y")
+        async with connected(near=kept) as both:
+            assert both.far.outflow.link is not None
+            both.far.outflow.link.write(bytes([2, number, 2, 0, 1]))
+            await both.far.wait_ended()
+            with pytest.raises(Closed, match="bad-frame"):
+                await both.far.send("x", "y")
+
+    run(main)
+
+
+@pytest.mark.rule("MICROMSG-191")
+@pytest.mark.parametrize(
+    ("offer", "name"),
+    [
+        (b"\x02\0\0\0\0\0\0\0", b"bad-version"),
+        (b"\x01\0\0\x01a\0\x04js_n\0\0", b"bad-handshake"),
+        (b"\x01\0\0\x01a\0\x09json;json\0\0", b"bad-handshake"),
+        (b"\x01\0\0\x01\xe9\0\0\0\0", b"bad-handshake"),
+        (b"\x01\0\0\x01a\xff\xff", b"too-large"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"bad-version"),
+    ],
+    ids=["version", "name", "twice", "identity", "size", "http"],
+)
+def test_a_server_says_what_is_wrong_with_the_first_message(offer: bytes, name: bytes) -> None:
+    async def main() -> None:
+        async with serve(None, port=0) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+            writer.write(offer)
+            answer = await reader.read()
+            assert answer[:1] == b"\x04"
+            assert answer[1] == len(answer) - 2
+            assert answer[2:].startswith(name + b";")
+            writer.close()
+            await writer.wait_closed()
+
+    run(main)
+
+
 def test_a_required_extension_that_is_missing_is_told() -> None:
     async def main() -> None:
         async with serve(None, port=0) as server:

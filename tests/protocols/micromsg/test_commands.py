@@ -32,6 +32,19 @@ def test_an_unsubscription_has_a_destination() -> None:
     assert commands.read(command, pub_sub=True) == Unsubscribe("topic/rooms")
 
 
+@pytest.mark.rule("MICROMSG-190")
+@pytest.mark.parametrize("name", [b"SUBSCRIBE", b"Subscribe", b"subscribe"])
+def test_the_case_of_a_command_s_name_does_not_matter(name: bytes) -> None:
+    command = received(name + b";destination=Q")
+    assert commands.read(command, pub_sub=True) == Subscribe("Q", Filter())
+    assert encode(command) == b"\x01\x17subscribe;destination=Q"
+
+
+@pytest.mark.rule("MICROMSG-190")
+def test_the_case_of_an_error_s_name_does_not_matter() -> None:
+    assert Decoder(established=True).feed(b"\x04\x09FORBIDDEN") == [Error("forbidden")]
+
+
 @pytest.mark.rule("MICROMSG-132")
 @pytest.mark.parametrize("pub_sub", [True, False])
 def test_a_ping_is_answered_by_a_pong(pub_sub: bool) -> None:

@@ -307,7 +307,6 @@ def test_a_command_is_flag_1_a_length_and_its_text() -> None:
     ("text", "rule", "at"),
     [
         (b"", "MICROMSG-58", 0),
-        (b"SUBSCRIBE", "MICROMSG-58", 0),
         (b"a_b", "MICROMSG-58", 0),
         (b";a=b", "MICROMSG-58", 0),
         (b"a;B=c", "MICROMSG-59", 2),
@@ -346,6 +345,13 @@ def test_extension_numbers_go_from_1_to_255(number: int) -> None:
     with pytest.raises(LocalProtocolError) as caught:
         encode(Extension(number, b""))
     assert caught.value.rule == "MICROMSG-61"
+
+
+@pytest.mark.rule("MICROMSG-33", "MICROMSG-167")
+@pytest.mark.parametrize("octets", [b"\x02\0\x02\0\x01", b"\x0a\0\0\0\0\x02\0\x01"])
+def test_extension_0_is_a_bad_frame(octets: bytes) -> None:
+    error = failure(octets)
+    assert (reply_name(error), error.rule, error.position) == ("bad-frame", "MICROMSG-167", 1)
 
 
 @pytest.mark.rule("MICROMSG-39", "MICROMSG-98")

@@ -65,16 +65,17 @@ def test_the_example_of_optional_extensions_ends_with_json_alone() -> None:
     offer = Handshake("c", (), listed("json;xml;protobuf;"))
     server = Terms("s", supported=("json", "ack", "batch-ack"), optional=listed("ack;batch-ack"))
     reply = replied(offer, server)
-    assert text(reply.optional) == "json;ack;batch-ack:max-count=10"
+    assert text(reply.optional) == "json;batch-ack:max-count=10"  # MICROMSG-116
     assert reply.required == ()
     agreement = negotiation.agree(offer, reply, Handshake("c", (), listed("json")), server)
     assert isinstance(agreement, Agreement)
     assert agreement.number("json") == 1
     assert agreement.acks is None
     assert agreement.window == 0
-    final = negotiation.final(reply, Terms("c", supported=("json",), optional=listed("json")))
-    assert isinstance(final, Handshake)
-    assert text(final.optional) == "json"
+    for received in (reply, Handshake("s", (), listed("json;ack;batch-ack"))):
+        final = negotiation.final(received, Terms("c", supported=("json",), optional=listed("json")))
+        assert isinstance(final, Handshake)
+        assert text(final.optional) == "json"
 
 
 @pytest.mark.rule("MICROMSG-16", "MICROMSG-102", "MICROMSG-30")
@@ -191,7 +192,56 @@ def test_a_final_message_has_at_most_255_extensions(count: int) -> None:
 def test_the_reply_names_every_offered_extension_the_server_knows() -> None:
     offer = Handshake("c", listed("json"), listed("ack;batch-ack:max-count=50;dotnet;pub-sub;x-auth:token=a;x-other"))
     reply = replied(offer, Terms("s", max_count=20))
-    assert text(reply.optional) == "ack;batch-ack:max-count=20;dotnet;pub-sub;x-auth"
+    assert text(reply.optional) == "batch-ack:max-count=20;dotnet;pub-sub;x-auth"
+
+
+@pytest.mark.rule("MICROMSG-116")
+@pytest.mark.parametrize(
+    ("required", "optional", "expected"),
+    [
+        ("", "ack;batch-ack:max-count=5", "batch-ack:max-count=5"),
+        ("batch-ack:max-count=5", "ack", "batch-ack:max-count=5"),
+        ("ack", "batch-ack", "batch-ack:max-count=10"),
+        ("", "ack", "ack"),
+        ("ack", "", ""),
+        ("", "", "batch-ack:max-count=15"),
+    ],
+)
+def test_the_reply_names_one_of_the_ack_extensions_and_prefers_batch_ack(
+    required: str, optional: str, expected: str
+) -> None:
+    server = Terms("s", optional=(batch_ack(15),), max_count=20)
+    assert text(replied(Handshake("c", listed(required), listed(optional)), server).optional) == expected
+
+
+@pytest.mark.rule("MICROMSG-189")
+def test_a_name_with_upper_case_letters_is_none_of_the_known_ones() -> None:
+    server = Terms("s", forwards=True)
+    assert replied(Handshake("c", (), listed("JSON;extensionName1:propName1=a;X-a;x-B")), server).optional == ()
+    assert negotiation.reply(Handshake("c", listed("JSON")), server) == Error(
+        "unsupported-extension", (("name", "JSON"),)
+    )
+
+
+@pytest.mark.rule("MICROMSG-192")
+def test_a_server_that_forwards_agrees_on_optional_vendor_extensions_only() -> None:
+    server = Terms("s", forwards=True)
+    offer = Handshake("c", listed("json"), listed("x-a:b=c;xml;x-b"))
+    reply = replied(offer, server)
+    assert text(reply.optional) == "x-a;x-b"
+    agreement = negotiation.agree(offer, reply, Handshake("c", listed("json"), listed("x-b;x-a:b=c")), server)
+    assert isinstance(agreement, Agreement)
+    assert agreement.vendors == {"x-b": 2, "x-a": 3}
+    refused = Error("unsupported-extension", (("name", "x-a"),))
+    assert negotiation.reply(Handshake("c", listed("x-a")), server) == refused
+    assert replied(offer, Terms("s")).optional == ()
+
+
+def test_x_auth_is_not_among_the_vendor_extensions() -> None:
+    auth = NamedExtension("x-auth", (("token", "t"),))
+    agreement, _ = shake(Terms("c", optional=(auth,)), Terms("s", forwards=True))
+    assert agreement.has("x-auth")
+    assert agreement.vendors == {}
 
 
 @pytest.mark.rule("MICROMSG-107", "MICROMSG-65")
@@ -218,12 +268,24 @@ def test_a_count_that_the_server_does_not_speak_of_stays_as_it_is() -> None:
 
 
 @pytest.mark.rule("MICROMSG-107")
-def test_a_final_message_with_a_larger_count_is_capped() -> None:
-    server = Terms("s", max_count=20)
-    offer = Handshake("c", (), (batch_ack(10),))
-    agreement = negotiation.agree(offer, replied(offer, server), Handshake("c", (), (batch_ack(1000),)), server)
-    assert isinstance(agreement, Agreement)
-    assert agreement.window == 20
+@pytest.mark.parametrize(
+    ("asked", "count"), [("batch-ack:max-count=5", 5), ("batch-ack:max-count=50", 20), ("batch-ack", 10)]
+)
+@pytest.mark.parametrize("needed", [True, False])
+def test_the_reply_never_raises_the_count_and_the_final_message_may_not_either(
+    asked: str, count: int, needed: bool
+) -> None:
+    server = Terms("s", optional=(batch_ack(20),), max_count=20)
+    offer = Handshake("c", listed(asked)) if needed else Handshake("c", (), listed(asked))
+    reply = replied(offer, server)
+    assert text(reply.optional) == f"batch-ack:max-count={count}"
+    for final, window in (("batch-ack", count), (f"batch-ack:max-count={count}", count), ("batch-ack:count=2", 2)):
+        agreement = negotiation.agree(offer, reply, Handshake("c", listed(final)), server)
+        assert isinstance(agreement, Agreement)
+        assert agreement.window == window
+    error = negotiation.agree(offer, reply, Handshake("c", (), (batch_ack(count + 1),)), server)
+    assert isinstance(error, Error)
+    assert (error.name, error.value("name")) == ("bad-handshake", "batch-ack")
 
 
 @pytest.mark.rule("MICROMSG-116", "MICROMSG-05")

@@ -3,8 +3,12 @@
 Connections differ in what they agreed on, so a message has several forms: with ``json`` nobody need be told that it is
 JSON, with ``dotnet`` its type goes in a frame of its own. Each form is encoded once, with sequence number 1; whoever
 sends it puts its own number in. What has no place in MicroMsg2 is left behind.
+
+The frames of vendor extensions that came before a message travel in one header, as ``x-name=base64 x-name=base64``, so
+that they survive queues and the journal in their order. No property can have the header's name.
 """
 
+import binascii
 from datetime import datetime, timedelta
 from typing import Final, cast
 
@@ -21,6 +25,10 @@ TOPIC: Final = "topic/"
 CONTENT_TYPE: Final = "content-type"
 DOTNET_TYPE: Final = "dotnet-type"  # MICROMSG-149
 JSON_TYPE: Final = "application/json"
+VENDOR_FRAMES: Final = "micromsg.extensions"  # MICROMSG-193
+MAX_VENDOR_FRAMES: Final = 16
+MAX_VENDOR_BYTES: Final = 16 * 1024
+"""MICROMSG-194: how many frames of vendor extensions a message may have, and how many bytes in all of them."""
 
 WITH_JSON: Final = 1
 WITH_DOTNET: Final = 2
@@ -28,6 +36,7 @@ FORMS: Final = 16
 """How many places in ``Message.encoded`` belong to a protocol."""
 PROPERTIES: Final = 4
 IS_JSON: Final = 5
+VENDORS: Final = 6
 
 
 def as_topic(message: Message, protocol: int, form: int) -> bytes:
@@ -67,6 +76,40 @@ def type_name(message: Message) -> str:
     return value if isinstance(value, str) else ""
 
 
+def write_vendor_frames(frames: list[tuple[str, bytes]]) -> str:
+    """The header that carries frames of vendor extensions, each with the extension's name and the payload."""
+    return " ".join(
+        [f"{name}={binascii.b2a_base64(payload, newline=False).decode('ascii')}" for name, payload in frames]
+    )
+
+
+def vendor_frames(message: Message, protocol: int) -> list[tuple[str, bytes]]:
+    """The frames of vendor extensions that go before the message, read once. Other protocols may set the header too."""
+    key = protocol * FORMS + VENDORS
+    known = message.encoded.get(key)
+    if known is None:
+        known = _read_vendor_frames(message.header(VENDOR_FRAMES))
+        message.encoded[key] = known
+    return cast("list[tuple[str, bytes]]", known)
+
+
+def _read_vendor_frames(value: HeaderValue | None) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    if not isinstance(value, str):
+        return found
+    total = 0
+    for part in value.split(" ", MAX_VENDOR_FRAMES)[:MAX_VENDOR_FRAMES]:
+        name, equals, text = part.partition("=")
+        try:
+            payload = binascii.a2b_base64(text, strict_mode=True) if text else b""
+        except ValueError:
+            continue
+        total += len(payload)
+        if equals and total <= MAX_VENDOR_BYTES:
+            found.append((name, payload))
+    return found
+
+
 def filtered_properties(message: Message, protocol: int) -> dict[str, Value]:
     """What filters look at: all the properties the message would have without extensions."""
     key = protocol * FORMS + PROPERTIES
@@ -90,8 +133,11 @@ def properties_text(message: Message, form: int) -> str:
     return text
 
 
-def headers(text: str, named_type: str) -> tuple[str, Headers]:
-    """The content type and the headers that properties stand for, with the type a ``dotnet`` frame named."""
+def headers(text: str, named_type: str, attached: str) -> tuple[str, Headers]:
+    """The content type and the headers of a message with these properties.
+
+    ``named_type`` is what a ``dotnet`` frame said, ``attached`` what ``write_vendor_frames`` made; both may be empty.
+    """
     content_type = ""
     found: list[tuple[str, HeaderValue]] = []
     if text:
@@ -106,13 +152,15 @@ def headers(text: str, named_type: str) -> tuple[str, Headers]:
                 found.append((key, value))
     if named_type:
         found.append((DOTNET_TYPE, named_type))
+    if attached:
+        found.append((VENDOR_FRAMES, attached))
     return (content_type, tuple(found))
 
 
 def _properties(message: Message, form: int) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for name, value in message.headers:
-        if form & WITH_DOTNET and name == DOTNET_TYPE:
+        if name == VENDOR_FRAMES or (form & WITH_DOTNET and name == DOTNET_TYPE):
             continue
         key = name if properties.is_key(name) else as_key(name)
         if not key or key in found:

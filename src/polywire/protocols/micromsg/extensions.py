@@ -9,7 +9,7 @@ from mypy_extensions import mypyc_attr
 
 from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg.errors import LocalProtocolError, MalformedError
-from polywire.protocols.micromsg.grammar import Pairs, is_field, printable, read_pairs, require_field, write_pairs
+from polywire.protocols.micromsg.grammar import Pairs, is_field, printable, read_pairs, require_name, write_pairs
 from polywire.protocols.micromsg.url_encoding import shown
 
 ACK = "ack"
@@ -93,15 +93,15 @@ def read(octets: bytes) -> tuple[NamedExtension, ...]:
         name = piece if colon < 0 else piece[:colon]
         if not name:
             raise MalformedError("an extension has no name", rule=LIST_RULE, at=at)
-        require_field(name, "the extension", NAME_RULE, at)
+        require_name(name, "the extension", NAME_RULE, at)
         if name in seen:
-            raise MalformedError(f"the extension {shown(name)} stands twice", rule=LIST_RULE, at=at)
+            raise MalformedError(f"the extension {shown(name)} appears twice", rule=LIST_RULE, at=at)
         seen.add(name)
         properties: Pairs = ()
         if 0 <= colon < len(piece) - 1:
             start = at + colon + 1
             pieces = piece[colon + 1 :]
-            properties = read_pairs(pieces, start, "the property", rule=PROPERTY_RULE, twice=LIST_RULE, colon=True)
+            properties = read_pairs(pieces, start, "the property", rule=PROPERTY_RULE, twice=LIST_RULE, generous=True)
         if name == BATCH_ACK:
             properties = _counted(properties, at)
         found.append(NamedExtension(name, properties))
@@ -110,20 +110,18 @@ def read(octets: bytes) -> tuple[NamedExtension, ...]:
 
 
 def _counted(properties: Pairs, at: int) -> Pairs:
-    """The properties of ``batch-ack`` as we write them: ``max-count`` and nothing else."""
-    count = DEFAULT_COUNT
-    seen = False
+    """The properties of ``batch-ack`` as we write them: ``max-count`` and nothing else, or nothing without a count."""
+    count = 0
     for name, value in properties:
         if name not in {MAX_COUNT, "count"}:  # MICROMSG-111
             continue
         number = read_count(value)
         if number is None:
             raise MalformedError(f"max-count is {shown(value)}, not a number from 1 on", rule=COUNT_RULE, at=at)
-        if seen:
-            raise MalformedError("max-count stands twice, once as count", rule=LIST_RULE, at=at)
-        seen = True
+        if count:
+            raise MalformedError("max-count appears twice, once as count", rule=LIST_RULE, at=at)
         count = number
-    return ((MAX_COUNT, str(count)),)
+    return ((MAX_COUNT, str(count)),) if count else ()
 
 
 def write(extensions: tuple[NamedExtension, ...]) -> bytes:
@@ -135,12 +133,12 @@ def write(extensions: tuple[NamedExtension, ...]) -> bytes:
         if not is_field(name):
             raise LocalProtocolError(f"the extension {shown(name)} is not a name", rule=NAME_RULE)
         if name in seen:
-            raise LocalProtocolError(f"the extension {name} stands twice", rule=LIST_RULE)
+            raise LocalProtocolError(f"the extension {name} appears twice", rule=LIST_RULE)
         seen.add(name)
         properties = extension.properties
         if name == BATCH_ACK:
             try:
-                properties = _counted(properties, 0)  # MICROMSG-112
+                properties = _counted(properties, 0) or ((MAX_COUNT, str(DEFAULT_COUNT)),)  # MICROMSG-112
             except MalformedError as error:
                 raise LocalProtocolError(error.reason, rule=error.rule) from error
         if properties:

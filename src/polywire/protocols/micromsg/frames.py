@@ -303,6 +303,8 @@ class Decoder:
         if body > end:
             self._want = body - pos
             return -1
+        if kind == EXTENSION and chunk[pos + 1] == 0:
+            raise self._bad_frame(frames, pos + 1, "MICROMSG-167", "extension 0: they are numbered from 1")
         length: i64 = chunk[head] if width == 1 else i64(read_i32_be(chunk, head)) & MAX_LENGTH
         if length > self._max_control:
             raise self._too_large(frames, head, "payload", "MICROMSG-152", length, self._max_control)

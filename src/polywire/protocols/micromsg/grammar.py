@@ -29,6 +29,13 @@ def require_field(text: str, what: str, rule: str, at: int) -> None:
         raise MalformedError(f"{what} {shown(text)} is not a name: {allowed}", rule=rule, at=at)
 
 
+def require_name(text: str, what: str, rule: str, at: int) -> None:
+    """The same, but upper-case letters are allowed too: the document's own examples have them (MICROMSG-189)."""
+    if not (text.isascii() and is_field(text.lower())):
+        allowed = "only letters, digits and hyphens are allowed" if text else "it is empty"
+        raise MalformedError(f"{what} {shown(text)} is not a name: {allowed}", rule=rule, at=at)
+
+
 def printable(octets: bytes, rule: str) -> str:
     """The octets as text, which must be printable ASCII."""
     end: i64 = len(octets)
@@ -41,19 +48,25 @@ def printable(octets: bytes, rule: str) -> str:
     return octets.decode("ascii")
 
 
-def read_pairs(text: str, start: int, what: str, *, rule: str, twice: str, colon: bool = False) -> Pairs:
-    """The pairs of ``key=value,key=value``, which stands at ``start``; with ``colon``, ``key:value`` is one too."""
+def read_pairs(text: str, start: int, what: str, *, rule: str, twice: str, generous: bool = False) -> Pairs:
+    """The pairs of ``key=value,key=value``, which begins at ``start``.
+
+    ``generous``: ``key:value`` is a pair too, and keys may contain upper-case letters.
+    """
     pairs: list[tuple[str, str]] = []
     seen: set[str] = set()
     at = start
     for piece in text.split(","):
         split = piece.find("=")
-        if colon:
+        if generous:
             other = piece.find(":")
             if other >= 0 and (split < 0 or other < split):
                 split = other
         key = piece if split < 0 else piece[:split]
-        require_field(key, what, rule, at)
+        if generous:
+            require_name(key, what, rule, at)
+        else:
+            require_field(key, what, rule, at)
         if split < 0:
             raise MalformedError(f"{what} {shown(key)} has no value", rule=twice, at=at)
         if key in seen:
@@ -79,13 +92,14 @@ def write_pairs(pairs: Pairs, what: str, rule: str, twice: str) -> str:
 
 
 def read(payload: bytes) -> tuple[str, Pairs]:
-    """Name and arguments of a COMMAND or ERROR payload. Raises ``MalformedError``."""
+    """Name, in lower case, and arguments of a COMMAND or ERROR payload. Raises ``MalformedError``."""
     text = printable(payload, GRAMMAR_RULE)
     semicolon = text.find(";")
     if semicolon < 0:
         semicolon = len(text)
     name = text[:semicolon]
-    require_field(name, "the name", NAME_RULE, 0)
+    require_name(name, "the name", NAME_RULE, 0)
+    name = name.lower()  # MICROMSG-190
     rest = text[semicolon + 1 :]
     if not rest:
         return (name, ())

@@ -1,10 +1,13 @@
-"""The hub's part in the handshake: it knows every extension, requires none, and suggests ``batch-ack``."""
+"""The hub's part in the handshake: it knows every extension, requires none, and suggests ``batch-ack``.
+
+It agrees on vendor extensions that a client offers as optional, too, and passes their frames on.
+"""
 
 from typing import Final, final
 
 from polywire.protocols.micromsg import negotiation
 from polywire.protocols.micromsg.errors import BAD_HANDSHAKE
-from polywire.protocols.micromsg.extensions import ACK, BATCH_ACK, DEFAULT_COUNT, LARGEST_COUNT, batch_ack
+from polywire.protocols.micromsg.extensions import DEFAULT_COUNT, LARGEST_COUNT, batch_ack
 from polywire.protocols.micromsg.frames import Error, Handshake
 from polywire.protocols.micromsg.negotiation import Agreement, Terms
 
@@ -16,22 +19,14 @@ class Greeting:
     """One connection's handshake. ``limit``: how many messages may be unacknowledged at most."""
 
     def __init__(self, limit: int) -> None:
-        self._limit: Final = min(limit, LARGEST_COUNT)
-        self._terms = Terms(IDENTITY)
+        cap = min(limit, LARGEST_COUNT)
+        suggested = (batch_ack(min(DEFAULT_COUNT, cap)),)
+        self._terms: Final = Terms(IDENTITY, optional=suggested, max_count=cap, forwards=True)
         self._replied: Handshake | None = None
         self.offered: Handshake | None = None
 
     def reply(self, offer: Handshake) -> Handshake | Error:
         """MICROMSG-16: the answer to the client's offer. What it asks of ``batch-ack`` it gets, within the limit."""
-        asked = DEFAULT_COUNT
-        suggested = True
-        for extension in (*offer.required, *offer.optional):
-            if extension.name == BATCH_ACK:
-                asked = max(asked, extension.max_count)
-            elif extension.name == ACK:
-                suggested = False
-        count = min(asked, self._limit)
-        self._terms = Terms(IDENTITY, optional=(batch_ack(count),) if suggested else (), max_count=count)
         self.offered = offer
         reply = negotiation.reply(offer, self._terms)
         if isinstance(reply, Handshake):

@@ -46,6 +46,7 @@ class Terms:
 
     ``supported`` are the names of the extensions it can use; a client uses each of them that the server suggests.
     ``required`` and ``optional`` are what it asks for by itself. ``max_count`` caps the window of ``batch-ack``.
+    ``forwards``: a server that passes vendor frames on, and so agrees on any vendor extension offered as optional.
     """
 
     identity: str
@@ -54,6 +55,7 @@ class Terms:
     optional: tuple[NamedExtension, ...] = ()
     max_count: int = DEFAULT_COUNT
     minor: int = MINOR
+    forwards: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_count <= LARGEST_COUNT:
@@ -69,6 +71,10 @@ class Terms:
                 raise LocalProtocolError(f"asks for {name!r}, which it does not support", rule="MICROMSG-08")
             if asked.count(name) > 1:
                 raise LocalProtocolError(f"asks for {name!r} twice", rule="MICROMSG-164")
+
+    def accepts(self, name: str) -> bool:
+        """Whether a server with these terms may agree on an extension that the client offers as optional."""
+        return name in self.supported or (self.forwards and name.startswith(VENDOR_PREFIX) and is_field(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,11 @@ class Agreement:
     def extension(self, number: int) -> NamedExtension | None:
         """The extension with this number."""
         return self.extensions[number - 1] if 1 <= number <= len(self.extensions) else None
+
+    @property
+    def vendors(self) -> dict[str, int]:
+        """The vendor extensions agreed on, with their numbers; without ``x-auth``, which has no frames."""
+        return {each.name: number for number, each in enumerate(self.extensions, 1) if each.name not in KNOWN}
 
     def has(self, name: str) -> bool:
         """Whether an extension was agreed on."""
@@ -154,17 +165,24 @@ def reply(received: Handshake, terms: Terms) -> Handshake | Error:
         return _bad_version(terms)
     for extension in received.required:
         if extension.name not in terms.supported:
-            return _unsupported(extension.name)  # MICROMSG-14
+            return _unsupported(extension.name)  # MICROMSG-14, MICROMSG-192
     theirs = _names(received.required)
-    required = [_own(extension, terms) for extension in terms.required if extension.name not in theirs]
+    offered = theirs | _names(received.optional)
+    asked = [each.max_count for each in (*received.required, *received.optional) if each.name == BATCH_ACK]
+    required = [_own(extension, terms, asked) for extension in terms.required if extension.name not in theirs]
     optional: list[NamedExtension] = []
     if BATCH_ACK in theirs:  # MICROMSG-107: else the client could not know the cap
-        optional.append(batch_ack(terms.max_count))
+        optional.append(_own(NamedExtension(BATCH_ACK), terms, asked))
     taken = theirs | _names(required)
-    for extension in (*received.optional, *terms.optional):  # MICROMSG-106
-        if extension.name in terms.supported and extension.name not in taken:
+    wanted = [NamedExtension(each.name) for each in received.optional if terms.accepts(each.name)]  # MICROMSG-106
+    for extension in (*wanted, *terms.optional):
+        if extension.name == BATCH_ACK and ACK in offered and not asked:
+            continue  # the client prefers single acks
+        if extension.name not in taken:
             taken.add(extension.name)
-            optional.append(_own(NamedExtension(extension.name), terms))
+            optional.append(_own(extension, terms, asked))
+    if BATCH_ACK in taken:  # MICROMSG-116
+        optional = [extension for extension in optional if extension.name != ACK]
     minor = min(received.minor, terms.minor)
     return Handshake(terms.identity, tuple(required), tuple(optional), MAJOR, minor)
 
@@ -218,7 +236,7 @@ def agree(offered: Handshake, replied: Handshake, received: Handshake, terms: Te
     for name in names:
         if name not in named:
             return _bad_handshake("nobody named this extension before the final message", name)  # MICROMSG-104
-        if name not in terms.supported:
+        if not terms.accepts(name):
             return _unsupported(name)  # MICROMSG-165
     if len(set(names)) < len(names):
         twice = next(name for at, name in enumerate(names) if name in names[:at])
@@ -228,17 +246,29 @@ def agree(offered: Handshake, replied: Handshake, received: Handshake, terms: Te
     for extension in used:
         if extension.name == X_AUTH and frozenset(key for key, _ in extension.properties) not in CREDENTIALS:
             return _bad_handshake("it needs user and password, or token, and nothing else", X_AUTH)
+    cap = next(
+        (one.max_count for one in (*replied.required, *replied.optional) if one.name == BATCH_ACK), terms.max_count
+    )
+    for extension in used:
+        if extension.name == BATCH_ACK and extension.properties and extension.max_count > cap:
+            return _bad_handshake(
+                f"max-count is {extension.max_count}, the reply allows {cap}", BATCH_ACK
+            )  # MICROMSG-107
+    counted = tuple(batch_ack(cap) if one.name == BATCH_ACK and not one.properties else one for one in used)
     version = (MAJOR, min(offered.minor, replied.minor, received.minor))
-    return Agreement(version, used, received.identity, terms.max_count)
+    return Agreement(version, counted, received.identity, cap)
 
 
 def _names(extensions: tuple[NamedExtension, ...] | list[NamedExtension]) -> set[str]:
     return {extension.name for extension in extensions}
 
 
-def _own(extension: NamedExtension, terms: Terms) -> NamedExtension:
-    """An extension as the server names it: with its own cap, and never with the client's properties."""
-    return batch_ack(terms.max_count) if extension.name == BATCH_ACK else extension
+def _own(extension: NamedExtension, terms: Terms, asked: list[int]) -> NamedExtension:
+    """An extension as the server names it. The count of ``batch-ack`` is never above what the client asked for."""
+    if extension.name != BATCH_ACK:
+        return extension
+    suggested = [extension.max_count] if extension.properties and not asked else []
+    return batch_ack(min([terms.max_count, *asked, *suggested]))
 
 
 def _counted(own: NamedExtension, received: Handshake, terms: Terms, *, known: bool) -> NamedExtension:

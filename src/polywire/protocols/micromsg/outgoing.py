@@ -13,9 +13,17 @@ from mypy_extensions import i64
 from polywire.hub.client import Client
 from polywire.hub.message import Message
 from polywire.hub.queues import Consumer, Delivery
-from polywire.protocols.micromsg.bridge import WITH_DOTNET, WITH_JSON, as_topic, encoded, is_json, type_name
+from polywire.protocols.micromsg.bridge import (
+    WITH_DOTNET,
+    WITH_JSON,
+    as_topic,
+    encoded,
+    is_json,
+    type_name,
+    vendor_frames,
+)
 from polywire.protocols.micromsg.dotnet import TypeWriter
-from polywire.protocols.micromsg.frames import Error, encode, renumbered
+from polywire.protocols.micromsg.frames import Error, Extension, encode, renumbered
 from polywire.protocols.micromsg.windows import SendWindow
 
 SLOW_READER: Final = "slow-reader"
@@ -27,26 +35,36 @@ PARCEL_SIZE: Final = 128
 
 @final
 class Parcel:
-    """A message that waits for the window to open: a topic's, or a queue's with its ``delivery``."""
+    """A message that waits for the window to open: a topic's, or a queue's with its ``delivery``.
 
-    def __init__(self, octets: bytes, named_type: str, delivery: Delivery | None) -> None:
+    ``before`` are the frames of vendor extensions that go before it.
+    """
+
+    def __init__(self, before: bytes, octets: bytes, named_type: str, delivery: Delivery | None) -> None:
+        self.before: Final = before
         self.octets: Final = octets
         self.named_type: Final = named_type
         self.delivery: Final = delivery
+
+    def size(self) -> int:
+        """How many octets it takes in the outbox while it waits."""
+        return len(self.before) + len(self.octets) + PARCEL_SIZE
 
 
 @final
 class Outgoing:
     """One connection's messages. ``window``: how many may be unacknowledged, 0 where there are no acks.
 
-    ``types``: the number of ``dotnet``, 0 without it. ``json``: whether that was agreed on.
+    ``types``: the number of ``dotnet``, 0 without it. ``vendors``: the numbers of the vendor extensions, by name.
+    ``json``: whether that was agreed on.
     """
 
-    def __init__(self, client: Client, window: int, types: int, *, json: bool) -> None:
+    def __init__(self, client: Client, window: int, types: int, vendors: dict[str, int], *, json: bool) -> None:
         self._client: Final = client
         self._window: Final = SendWindow(window)
         self._acks: Final = window > 0
         self._types: Final = TypeWriter(types) if types else None
+        self._vendors: Final = vendors
         self._json: Final = json
         self._form: Final = (WITH_DOTNET if types else 0) | (WITH_JSON if json else 0)
         self._waiting: Final[deque[Parcel]] = deque()
@@ -79,15 +97,17 @@ class Outgoing:
             client.counters.drop(UNENCODABLE)
             return
         named_type = "" if self._types is None else type_name(message)
+        before = self._before(message) if self._vendors and message.headers else b""
         if self._waiting or not self._window.is_open():
-            if client.outbox.hold(len(octets) + PARCEL_SIZE):
-                self._waiting.append(Parcel(octets, named_type, None))
+            parcel = Parcel(before, octets, named_type, None)
+            if client.outbox.hold(parcel.size()):
+                self._waiting.append(parcel)
             else:
                 self._dropped(message)
             return
         types = self._types
         told = "" if types is None else types.told
-        ready = self._ready(octets, named_type)
+        ready = self._ready(before, octets, named_type)
         # Making room in the outbox may call back here, before this message has got its number.
         self._busy = True
         accepted = client.outbox.offer(ready)
@@ -118,11 +138,12 @@ class Outgoing:
             delivery.ack()
             return
         named_type = "" if self._types is None else type_name(message)
+        before = self._before(message) if self._vendors and message.headers else b""
         if self._waiting or not self._window.is_open():
             self._queued += 1
-            self._waiting.append(Parcel(octets, named_type, delivery))
+            self._waiting.append(Parcel(before, octets, named_type, delivery))
             return
-        self._put(octets, named_type, delivery)
+        self._put(before, octets, named_type, delivery)
 
     def acked(self, sequence: int) -> Error | None:
         """The peer has acknowledged messages, or the ERROR to answer with."""
@@ -150,8 +171,8 @@ class Outgoing:
             if parcel.delivery is not None:
                 self._queued -= 1
             else:
-                self._client.outbox.release(len(parcel.octets) + PARCEL_SIZE)
-            self._put(parcel.octets, parcel.named_type, parcel.delivery)
+                self._client.outbox.release(parcel.size())
+            self._put(parcel.before, parcel.octets, parcel.named_type, parcel.delivery)
 
     def has_sent_to(self, consumer: Consumer) -> bool:
         """Whether the peer has messages of this consumer that it did not acknowledge."""
@@ -180,24 +201,33 @@ class Outgoing:
         self.closed = True
         for parcel in self._waiting:
             if parcel.delivery is None:
-                self._client.outbox.release(len(parcel.octets) + PARCEL_SIZE)
+                self._client.outbox.release(parcel.size())
         self._waiting.clear()
         self._queued = 0
 
-    def _put(self, octets: bytes, named_type: str, delivery: Delivery | None) -> None:
-        self._client.outbox.push(self._ready(octets, named_type))
+    def _put(self, before: bytes, octets: bytes, named_type: str, delivery: Delivery | None) -> None:
+        self._client.outbox.push(self._ready(before, octets, named_type))
         self._sent(delivery)
         if delivery is not None and not self._acks:
             delivery.ack()
 
-    def _ready(self, octets: bytes, named_type: str) -> bytes:
-        """The octets to write: with the next number, and behind the frame that names the type."""
+    def _before(self, message: Message) -> bytes:
+        """MICROMSG-193: the frames of the vendor extensions this connection has agreed on, under its own numbers."""
+        found: list[bytes] = []
+        for name, payload in vendor_frames(message, self._client.protocol):
+            number = self._vendors.get(name)
+            if number is not None:
+                found.append(encode(Extension(number, payload)))
+        return b"".join(found)
+
+    def _ready(self, before: bytes, octets: bytes, named_type: str) -> bytes:
+        """The octets to write: with the next number, behind the vendors' frames and the one that names the type."""
         numbered = renumbered(octets, self._window.due())
         if self._types is not None:
             named = self._types.before(named_type)
             if named is not None:
-                return encode(named) + numbered
-        return numbered
+                return before + encode(named) + numbered
+        return before + numbered if before else numbered
 
     def _sent(self, delivery: Delivery | None) -> None:
         self._window.take()

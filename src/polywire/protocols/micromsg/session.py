@@ -15,7 +15,15 @@ from polywire.hub.message import Headers, Message
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import commands, errors, places
-from polywire.protocols.micromsg.bridge import FORMS, IS_JSON, JSON_TYPE, headers
+from polywire.protocols.micromsg.bridge import (
+    FORMS,
+    IS_JSON,
+    JSON_TYPE,
+    MAX_VENDOR_BYTES,
+    MAX_VENDOR_FRAMES,
+    headers,
+    write_vendor_frames,
+)
 from polywire.protocols.micromsg.dotnet import TypeReader
 from polywire.protocols.micromsg.errors import RemoteProtocolError, ends_connection
 from polywire.protocols.micromsg.extensions import DOTNET
@@ -32,6 +40,8 @@ from polywire.protocols.micromsg.windows import ReceiveWindow, ack, read_ack
 
 PROTOCOL: Final = "micromsg"
 PONG: Final = encode(commands.ANSWER_TO_PING)
+NOT_AGREED: Final = -1
+"""In place of an extension's number: no EXTENSION frame has this one."""
 FAULTS: Final = {
     errors.UNKNOWN_COMMAND: "MICROMSG-131",
     errors.BAD_FILTER: "MICROMSG-173",
@@ -63,12 +73,14 @@ class MicromsgSession:
         self._failure: RemoteProtocolError | None = None
         self._draining = False
         # What the handshake gives; until then nothing is sent or received that would need it.
-        self._ack_number = 0
-        self._type_number = 0
+        self._ack_number = NOT_AGREED
+        self._type_number = NOT_AGREED
         self._json = False
         self._types: Final = TypeReader()
+        self._attached: Final[list[tuple[str, bytes]]] = []  # frames of vendor extensions, for the next message
+        self._attached_bytes = 0
         self._window = ReceiveWindow()
-        self._outgoing = Outgoing(client, 0, 0, json=False)
+        self._outgoing = Outgoing(client, 0, 0, {}, json=False)
         self._receivers = Receivers(hub, client, self._outgoing, limits.subscriptions)
         self._last = 0  # the last message that waits for its ack, 0 for none
         self._unsafe: Final[deque[int]] = deque()
@@ -198,11 +210,12 @@ class MicromsgSession:
             return
         self._state = after(self._state, Event.FINAL)
         client = self._client
-        self._ack_number = agreement.number(agreement.acks or "") or 0
-        self._type_number = agreement.number(DOTNET) or 0
+        self._ack_number = agreement.number(agreement.acks or "") or NOT_AGREED
+        types = agreement.number(DOTNET) or 0
+        self._type_number = types or NOT_AGREED
         self._json = agreement.json
         self._window = ReceiveWindow(agreement.window)
-        self._outgoing = Outgoing(client, agreement.window, self._type_number, json=self._json)
+        self._outgoing = Outgoing(client, agreement.window, types, agreement.vendors, json=self._json)
         self._receivers = Receivers(self._hub, client, self._outgoing, self._limits.subscriptions)
         client.outbox.on_room = self._room
         self._peer.established()
@@ -231,8 +244,13 @@ class MicromsgSession:
             if wrong is not None:
                 self._end(wrong, "MICROMSG-150")
                 return
-        if self._ack_number:
+        if self._ack_number != NOT_AGREED:
             self._last = frame.sequence
+        before = ""
+        if self._attached:
+            before = write_vendor_frames(self._attached)
+            self._attached.clear()
+            self._attached_bytes = 0
         if frame.destination != self._destination or not self._channel:
             channel = places.of_message(frame.destination)
             if isinstance(channel, Error):
@@ -244,8 +262,8 @@ class MicromsgSession:
         content_type = ""
         attached: Headers = ()
         named_type = self._types.current
-        if frame.properties or named_type:
-            content_type, attached = headers(frame.properties, named_type)
+        if frame.properties or named_type or before:
+            content_type, attached = headers(frame.properties, named_type, before)
         if self._json and not content_type:
             content_type = JSON_TYPE
         message = Message(
@@ -253,7 +271,7 @@ class MicromsgSession:
         )
         if self._json:
             message.encoded[client.protocol * FORMS + IS_JSON] = True
-        refused = self._hub.publish(message, client, acknowledged=self._ack_number != 0)
+        refused = self._hub.publish(message, client, acknowledged=self._ack_number != NOT_AGREED)
         if refused is not None:
             self._refuse_message(frame, refused)
 
@@ -272,7 +290,7 @@ class MicromsgSession:
             self._refuse(Error(errors.NO_SUCH_DESTINATION, (*named, ("reason", refused))))
 
     def _extension(self, frame: Extension) -> None:
-        """An ack, or the type of the next message."""
+        """An ack, or what goes with the next message: its type, or a vendor's frame."""
         if frame.number == self._ack_number:
             sequence = read_ack(frame.payload)
             if isinstance(sequence, Error):
@@ -288,9 +306,16 @@ class MicromsgSession:
             if wrong is not None:
                 self._end(wrong, "MICROMSG-172")
         else:
-            purpose = None if self._agreement is None else self._agreement.purpose(frame)
+            purpose = Error(errors.BAD_FRAME) if self._agreement is None else self._agreement.purpose(frame)
             if isinstance(purpose, Error):
                 self._end(purpose, "MICROMSG-167")
+                return
+            self._attached_bytes += len(frame.payload)
+            if len(self._attached) == MAX_VENDOR_FRAMES or self._attached_bytes > MAX_VENDOR_BYTES:
+                reason = f"at most {MAX_VENDOR_FRAMES} vendor frames with {MAX_VENDOR_BYTES} bytes before a message"
+                self._end(Error(errors.TOO_LARGE, (("reason", reason),)), "MICROMSG-194")
+                return
+            self._attached.append((purpose, frame.payload))
 
     def _command(self, frame: Command) -> None:
         pub_sub = self._agreement is not None and self._agreement.pub_sub

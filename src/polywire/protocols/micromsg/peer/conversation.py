@@ -91,14 +91,14 @@ class Conversation(LivePeer):
 
     def goodbye(self) -> None:
         """A server goes away."""
-        self._end(Error(errors.SHUTTING_DOWN))
+        self._dismiss(Error(errors.SHUTTING_DOWN))
 
     def timed_out(self) -> None:
         """MICROMSG-176: a client took too long, for its handshake or to be heard of."""
         if self._shaking.state is State.ESTABLISHED:
-            self._end(Error(errors.SHUTTING_DOWN, (("reason", "nothing was heard of you for too long"),)))
+            self._dismiss(Error(errors.SHUTTING_DOWN, (("reason", "nothing was heard of you for too long"),)))
         else:
-            self._end(Error(errors.BAD_HANDSHAKE, (("reason", "the handshake took too long"),)))
+            self._dismiss(Error(errors.BAD_HANDSHAKE, (("reason", "the handshake took too long"),)))
 
     def received(self, data: bytes, text: bool, /) -> None:  # noqa: ARG002 - a stream has no texts
         """Take octets."""
@@ -156,8 +156,10 @@ class Conversation(LivePeer):
                 self._intake.decide()
         elif purpose == DOTNET:
             wrong = self._inflow.types.told(frame.payload)
-        elif self.extended is not None:
-            self.extended(purpose, frame.payload)
+        else:
+            self._inflow.attached.append((purpose, frame.payload))
+            if self.extended is not None:
+                self.extended(purpose, frame.payload)
         if wrong is not None:
             self._end(wrong)
 
@@ -239,13 +241,16 @@ class Conversation(LivePeer):
         except ConnectionLost:  # it has left already
             self._end(None)
 
+    def _dismiss(self, error: Error) -> None:
+        """End the connection for a reason of this side's own; MICROMSG-11: without a word before the client's offer."""
+        self._end(None if self._server and self._shaking.state is State.CONNECTED else error)
+
     def _end(self, error: Error | None) -> None:
         """Acknowledge what is done, say what is wrong, and hang up (MICROMSG-100)."""
         if self._shaking.state is State.CLOSED or self.outflow.link is None:
             return
         self._inflow.flush()
-        # MICROMSG-11: before the client's offer a server says nothing.
-        if error is not None and not (self._server and self._shaking.state is State.CONNECTED):
+        if error is not None:
             self.outflow.send(error)
             self.outflow.reason = self.outflow.reason or f"this side ended it: {Failure.of(error)}"
         self._shaking.state = State.CLOSED

@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import properties
@@ -19,10 +20,20 @@ from polywire.protocols.micromsg.properties import Value
 from polywire.protocols.micromsg.windows import ReceiveWindow, ack
 
 
+def _nothing() -> None:
+    """Acknowledge a message where there are no acks."""
+
+
+ATTACHED = 16
+"""How many frames of vendor extensions are kept for the message behind them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
     """A message as the program gets it. ``type_name`` is empty where it has none.
 
+    ``extensions`` are the frames of vendor extensions that came before it, each with the extension's name and payload;
+    of more than ``ATTACHED`` the last ones.
     ``ack`` says that the program is done with it; until then it counts against the window of the other side, and is
     not lost where it came from a queue.
     """
@@ -31,7 +42,8 @@ class Received:
     payload: bytes
     properties_text: str = ""
     type_name: str = ""
-    acknowledge: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+    acknowledge: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
+    extensions: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def properties(self) -> dict[str, Value]:
@@ -58,6 +70,7 @@ class Inflow:
 
     def __init__(self, send: Callable[[Frame], None]) -> None:
         self.types = TypeReader()
+        self.attached: deque[tuple[str, bytes]] = deque(maxlen=ATTACHED)
         self._send = send
         self._window = ReceiveWindow()
         self._number = 0
@@ -82,11 +95,16 @@ class Inflow:
             wrong = check(frame.payload)
         if wrong is not None:
             return wrong
-        if not self._number:
-            return Received(frame.destination, frame.payload, frame.properties, self.types.current)
-        due = _Due(frame.sequence)
-        self._due.append(due)
-        return Received(frame.destination, frame.payload, frame.properties, self.types.current, lambda: self._done(due))
+        attached: tuple[tuple[str, bytes], ...] = ()
+        if self.attached:
+            attached = tuple(self.attached)
+            self.attached.clear()
+        acknowledge: Callable[[], None] = _nothing
+        if self._number:
+            due = _Due(frame.sequence)
+            self._due.append(due)
+            acknowledge = partial(self._done, due)
+        return Received(frame.destination, frame.payload, frame.properties, self.types.current, acknowledge, attached)
 
     def flush(self) -> None:
         """Acknowledge what the program is done with, without waiting for the end of the turn."""

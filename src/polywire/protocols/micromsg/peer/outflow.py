@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from polywire.client.errors import Closed, ConnectionLost
 from polywire.client.link import Link
@@ -11,7 +11,7 @@ from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg.dotnet import TypeWriter
 from polywire.protocols.micromsg.errors import LocalProtocolError
 from polywire.protocols.micromsg.extensions import DOTNET
-from polywire.protocols.micromsg.frames import Error, Message, encode
+from polywire.protocols.micromsg.frames import Error, Extension, Message, encode
 from polywire.protocols.micromsg.json_payload import problem
 from polywire.protocols.micromsg.negotiation import Agreement
 from polywire.protocols.micromsg.peer.failures import Failure
@@ -44,6 +44,7 @@ class Outflow:
         self._acks = False
         self._json = False
         self._types: TypeWriter | None = None
+        self._vendors: dict[str, int] = {}
         self._pending: deque[_Pending] = deque()
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -64,6 +65,7 @@ class Outflow:
         self._json = agreement.json
         number = agreement.number(DOTNET)
         self._types = None if number is None else TypeWriter(number)
+        self._vendors = agreement.vendors
 
     def send(self, frame: Frame) -> None:
         """Send a frame that has no number."""
@@ -83,15 +85,33 @@ class Outflow:
                 raise Closed(self.reason or "the connection is not open", sent=False)
             await self._moved()
 
-    def put(self, destination: str, payload: bytes, properties: str, type_name: str, done: Done) -> None:
+    def vendor_frame(self, name: str, payload: bytes) -> Extension:
+        """A frame of a vendor extension. Raises ``LocalProtocolError`` where it was not agreed on."""
+        number = self._vendors.get(name)
+        if number is None:
+            raise LocalProtocolError(f"{name} was not agreed on, or is not a vendor's", rule="MICROMSG-167")
+        return Extension(number, payload)
+
+    def put(
+        self,
+        destination: str,
+        payload: bytes,
+        properties: str,
+        type_name: str,
+        done: Done,
+        extensions: Iterable[tuple[str, bytes]] = (),
+    ) -> None:
         """Send a message. Raises ``LocalProtocolError``, and sends nothing, for what can't be sent here."""
         wrong = problem(payload) if self._json else None
         if wrong is not None:
             raise LocalProtocolError(wrong, rule="MICROMSG-150")
         if type_name and self._types is None:
             raise LocalProtocolError("dotnet was not agreed on, so messages have no type", rule="MICROMSG-172")
+        before = [self.vendor_frame(name, attached) for name, attached in extensions]
         octets = encode(Message(self._window.due(), destination, payload, properties))
         named = None if self._types is None else self._types.before(type_name)
+        for frame in before:
+            self.send(frame)
         if named is not None:
             self.send(named)
         sequence = self._window.take()

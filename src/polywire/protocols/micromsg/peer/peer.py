@@ -4,15 +4,12 @@ Stands on the codec and its tables, and below ``client`` and ``server``. It rece
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from polywire.client.inbox import LIMIT
 from polywire.protocols.micromsg import properties as property_texts
-from polywire.protocols.micromsg.errors import LocalProtocolError
-from polywire.protocols.micromsg.extensions import ACK, BATCH_ACK, DOTNET
 from polywire.protocols.micromsg.filters import Filter
-from polywire.protocols.micromsg.frames import Extension
 from polywire.protocols.micromsg.negotiation import Terms
 from polywire.protocols.micromsg.peer.audience import Audience, Subscribed
 from polywire.protocols.micromsg.peer.conversation import Conversation
@@ -65,12 +62,14 @@ class Peer(Conversation):
         properties: Mapping[str, Value] = NO_PROPERTIES,
         *,
         type_name: str = "",
+        extensions: Sequence[tuple[str, bytes]] = (),
     ) -> None:
         """Send a message. Returns once it is acknowledged; without an ack extension, once it is written.
 
+        ``extensions`` are frames of vendor extensions to send before it, each with the extension's name and payload.
         Raises ``Failure`` where the other side refuses it, ``ConnectionLost`` where the connection ends before.
         """
-        await (await self.post(destination, payload, properties, type_name=type_name))
+        await (await self.post(destination, payload, properties, type_name=type_name, extensions=extensions))
 
     async def post(
         self,
@@ -79,19 +78,28 @@ class Peer(Conversation):
         properties: Mapping[str, Value] = NO_PROPERTIES,
         *,
         type_name: str = "",
+        extensions: Sequence[tuple[str, bytes]] = (),
     ) -> "asyncio.Future[None]":
         """Send a message as soon as the window allows, and return then; the future is done as ``send`` would be."""
         text = property_texts.write(dict(properties)) if properties else ""
         octets = payload.encode() if isinstance(payload, str) else payload
         await self.outflow.turn()
         acknowledged: asyncio.Future[None] = self._loop.create_future()
-        self.put(destination, octets, text, type_name, lambda problem: _settle(acknowledged, problem))
+        self.put(destination, octets, text, type_name, lambda problem: _settle(acknowledged, problem), extensions)
         await self.outflow.room()
         return acknowledged
 
-    def put(self, destination: str, payload: bytes, properties: str, type_name: str, done: Done) -> None:
+    def put(
+        self,
+        destination: str,
+        payload: bytes,
+        properties: str,
+        type_name: str,
+        done: Done,
+        extensions: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
         """Send a message at once, for those who have waited for the window; ``done`` is told what became of it."""
-        self.outflow.put(destination, payload, properties, type_name, done)
+        self.outflow.put(destination, payload, properties, type_name, done, extensions)
         # Its acknowledgement must be read, however full the subscriptions are.
         if self._intake.strained:
             self._intake.decide()
@@ -115,11 +123,8 @@ class Peer(Conversation):
         await self._asking.ask(None, timeout)
 
     def extend(self, name: str, payload: bytes) -> None:
-        """Send a frame of a vendor's extension that was agreed on."""
-        number = None if self.agreement is None else self.agreement.number(name)
-        if number is None or name in {ACK, BATCH_ACK, DOTNET}:
-            raise LocalProtocolError(f"{name} was not agreed on, or is not a vendor's", rule="MICROMSG-167")
-        self.outflow.send(Extension(number, payload))
+        """Send a frame of a vendor extension that was agreed on; the other side gets it before the next message."""
+        self.outflow.send(self.outflow.vendor_frame(name, payload))
 
     def wants(self, destination: str, properties: Mapping[str, Value] = NO_PROPERTIES) -> bool:
         """Whether the other side has subscribed to messages like this."""
