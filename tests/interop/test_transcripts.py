@@ -18,29 +18,6 @@ def hub() -> Iterator[HubProcess]:
         yield process
 
 
-def test_micromsg_handshake_of_the_hulk_and_acks(hub: HubProcess) -> None:
-    offer = b"\x01\x00\x00\x04hulk\x00\x0bjson;dotnet\x00\x00"
-    with connected(hub.addresses["micromsg"]) as wire:
-        client = Plain(wire)
-        client.send(offer)
-        head = client.expect(4)
-        assert head[:3] == b"\x01\x00\x00"
-        client.expect(head[3])
-        lists = [client.expect(int.from_bytes(client.expect(2), "big")) for _ in range(2)]
-        assert b"batch-ack" in lists[1]
-        client.send(b"\x01\x00\x00\x04hulk\x00\x0bjson;dotnet\x00\x09batch-ack")
-        for number in (1, 2, 3, 4):
-            client.send(b"\x00" + number.to_bytes(2, "big") + b"\x13topic/domain-events\x00\x00\x02{}")
-        acked = b""
-        while acked[-2:] != b"\x00\x04":
-            assert client.expect(3) == b"\x02\x03\x02"  # an EXTENSION frame for the third extension, two octets
-            acked = client.expect(2)
-        type_name = b"OneTrueError.Contracts.Reports,OneTrueError.Client"
-        client.send(b"\x02\x02" + bytes([len(type_name)]) + type_name)
-        client.send(b"\x01\x04ping")
-        assert client.expect(6) == b"\x01\x04pong"
-
-
 def test_sabc_connect_send_only_and_a_message_in_three_frames(hub: HubProcess) -> None:
     with connected(hub.addresses["sabc"]) as wire:
         client = Plain(wire)

@@ -617,6 +617,19 @@ def test_two_programs_talk_over_tls_and_over_a_unix_socket(tmp_path: Path) -> No
     run(main)
 
 
+@pytest.mark.rule("MICROMSG-191", "MICROMSG-176")
+def test_a_client_that_does_not_finish_its_offer_is_told() -> None:
+    async def main() -> None:
+        async with serve(None, port=0, handshake_time=0.05) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+            writer.write(b"\x01\0\0\x04hu")
+            assert (await reader.read())[2:].startswith(b"bad-handshake;reason=")
+            writer.close()
+            await writer.wait_closed()
+
+    run(main)
+
+
 def test_a_client_that_says_nothing_is_sent_away_without_a_word() -> None:
     async def main() -> None:
         async with serve(None, port=0, handshake_time=0.05) as server:

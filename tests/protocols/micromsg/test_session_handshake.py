@@ -200,11 +200,14 @@ class TestDrain:
 
 @pytest.mark.rule("MICROMSG-176")
 def test_a_handshake_that_takes_too_long_is_ended_and_said_so_to_whom_it_can_be(site: Site) -> None:
-    silent, slow = Talker(site, None), Talker(site, None)
+    silent, begun, slow = Talker(site, None), Talker(site, None), Talker(site, None)
+    begun.wire.feed(handshake("json")[:-1])
+    begun.decoder = type(begun.decoder)("client", established=True)
     slow.wire.feed(handshake(""))
     slow.frames()
-    for talker in (silent, slow):
+    for talker in (silent, begun, slow):
         talker.wire.session.timed_out()  # type: ignore[attr-defined]
         assert talker.closed
     assert silent.wire.taken() == b""
-    assert slow.frames() == [Error("bad-handshake", (("reason", "the handshake took too long"),))]
+    for talker in (begun, slow):
+        assert talker.frames() == [Error("bad-handshake", (("reason", "the handshake took too long"),))]

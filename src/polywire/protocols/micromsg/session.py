@@ -361,10 +361,10 @@ class MicromsgSession:
             self._close()
 
     def _shut_down(self, reason: str = "", name: str = errors.SHUTTING_DOWN) -> None:
-        """Say that this is the end, and hang up. MICROMSG-11: before the client's offer nothing is said."""
+        """Say that this is the end, and hang up. MICROMSG-11: before the client has begun nothing is said."""
         self._acknowledge()
         if self._state is not State.CLOSED:
-            if self._greeting.offered is not None:
+            if self._greeting.offered is not None or self._decoder.pending():
                 self._client.outbox.put(encode(Error(name, (("reason", reason),) if reason else ())))
             self._close()
 

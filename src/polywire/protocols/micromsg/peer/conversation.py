@@ -242,8 +242,9 @@ class Conversation(LivePeer):
             self._end(None)
 
     def _dismiss(self, error: Error) -> None:
-        """End the connection for a reason of this side's own; MICROMSG-11: without a word before the client's offer."""
-        self._end(None if self._server and self._shaking.state is State.CONNECTED else error)
+        """End the connection for this side's own reasons; MICROMSG-11: without a word before the client has begun."""
+        silent = self._server and self._shaking.state is State.CONNECTED and not self._decoder.pending()
+        self._end(None if silent else error)
 
     def _end(self, error: Error | None) -> None:
         """Acknowledge what is done, say what is wrong, and hang up (MICROMSG-100)."""
