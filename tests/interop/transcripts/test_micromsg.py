@@ -27,7 +27,7 @@ JONAS = b"first_name:jonas;twitter:jgauffin;"
 TWO_PROPERTIES = b"extensionName1:propName1=propValue2,propName2=Hello%20%25%20mother%20fucker!;"
 
 NOT_AS_PRINTED = {
-    "`json;dotnet` as 10": "the length is 11: the hub reads on in the wrong place",
+    "the length of `json;dotnet` as 10": "the length is 11: the hub reads on in the wrong place",
     "flags 4 in the examples of extension frames": "4 is an ERROR frame, an EXTENSION is 2",
     "none of the extension's number in that of `dotnet`": "the layout of an EXTENSION frame has one",
     "65534, 65534, 1, 2, 3": "65534 is followed by 65535, as the paragraph below says",
