@@ -26,7 +26,8 @@ def fuzz(target: str, seconds: int) -> tuple[str, bool, str]:
     started = time.monotonic()
     command = [sys.executable, "-m", "fuzz.worker", target, str(seconds)]
     command += [str(HERE / "corpus" / target), str(crashes / f"{target}-")]
-    environment = {**os.environ, "POLYWIRE_PURE": "1", "PYTHONPATH": str(HERE.parent)}
+    sources = os.pathsep.join([str(HERE.parent / "src"), str(HERE.parent)])  # not whatever is installed
+    environment = {**os.environ, "POLYWIRE_PURE": "1", "PYTHONPATH": sources}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=seconds + GRACE
     )
