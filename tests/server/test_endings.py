@@ -201,14 +201,16 @@ def test_a_connection_silent_for_too_long_is_ended_in_the_words_of_each_protocol
         assert hub.metric('polywire_faults_total{protocol="sabc",reason="idle-time"}') == 2
 
 
-@pytest.mark.rule("SABC-37", "SABC-97", "SABC-110")
-def test_a_connection_ends_when_its_login_does(tmp_path: Path) -> None:
+@pytest.mark.rule("SABC-37", "SABC-97", "SABC-110", "SABC-137")
+@pytest.mark.parametrize(("token_time", "session_time"), [(4, 0), (3600, 2), (4, 3600)])
+def test_a_connection_ends_when_its_login_does(tmp_path: Path, token_time: int, session_time: int) -> None:
     secret = tmp_path / "secret"
     secret.write_text("s" * 32, encoding="utf-8")
     config = tmp_path / "polywire.toml"
     listen = "".join(f'{key} = "{address}"\n' for key, address in LISTEN.items())
     config.write_text(
-        f'[listen]\n{listen}[auth.jwt]\nkey = "{secret}"\nalgorithms = ["HS256"]\n'
+        f"[listen]\n{listen}[auth]\nsession_time = {session_time}\n"
+        f'[auth.jwt]\nkey = "{secret}"\nalgorithms = ["HS256"]\n'
         '[[access]]\nactions = ["publish", "subscribe"]\nchannels = ["**"]\n',
         encoding="utf-8",
     )
@@ -216,13 +218,40 @@ def test_a_connection_ends_when_its_login_does(tmp_path: Path) -> None:
         hub = stack.enter_context(running_hub(config=config))
         listeners = [each for each in SPOKEN if each != "fmqp"]
         lines = {listener: stack.enter_context(line_to(hub, listener)) for listener in listeners}
-        token = jwt.encode({"sub": "anna", "exp": int(time.time()) + 4}, "s" * 32, "HS256")
+        token = jwt.encode({"sub": "anna", "exp": int(time.time()) + token_time}, "s" * 32, "HS256")
         sessions = {listener: subscribe(line, listener, "a", token) for listener, line in lines.items()}
         for listener, line in lines.items():
             error = Error("shutting-down", (("reason", "the login has expired"),))
             expected = last_words(listener, sessions[listener], error, "F0:1 Rejected: the login has expired")
             assert line.ended() == expected, listener
         assert hub.metric('polywire_faults_total{protocol="sabc",reason="login-expired"}') == 2
+
+
+@pytest.mark.rule("SABC-137")
+@pytest.mark.parametrize("certified", [True, False], ids=["certificate", "anonymous"])
+def test_the_session_time_holds_for_certificates_and_anonymous_clients(tmp_path: Path, certified: bool) -> None:
+    authority = Authority(tmp_path)
+    own = authority.issue("hub")
+    encrypted = {key: each.replace("tcp:", "tls:").replace("ws:", "wss:") for key, each in LISTEN.items()}
+    listen = "".join(f'{key} = "{address}"\n' for key, address in encrypted.items())
+    config = tmp_path / "polywire.toml"
+    config.write_text(
+        f'[listen]\n{listen}[tls]\ncertificate = "{own}"\nclient_ca = "{authority.root}"\n'
+        "[auth]\ncertificate = true\nanonymous = true\nsession_time = 3\n",
+        encoding="utf-8",
+    )
+    trust = ssl.create_default_context(cafile=str(authority.root))
+    if certified:
+        trust.load_cert_chain(authority.issue("anna"))
+    with contextlib.ExitStack() as stack:
+        hub = stack.enter_context(running_hub(config=config))
+        lines = {listener: stack.enter_context(line_to(hub, listener, trust)) for listener in SPOKEN}
+        sessions = {listener: subscribe(line, listener, "a") for listener, line in lines.items()}
+        for listener, line in lines.items():
+            error = Error("shutting-down", (("reason", "the login has expired"),))
+            expected = last_words(listener, sessions[listener], error, "F0:1 Rejected: the login has expired")
+            assert line.ended() == expected, listener
+        assert hub.metric('polywire_faults_total{protocol="fmqp",reason="login-expired"}') == 1
 
 
 def test_a_silent_tls_or_websocket_handshake_is_ended_as_well(tmp_path: Path) -> None:

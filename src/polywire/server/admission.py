@@ -19,11 +19,19 @@ from polywire.server.config.schema import Auth
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """``authenticator`` is None where anybody may come in; ``groups`` are those the configuration adds."""
+    """``authenticator`` is None where anybody may come in; ``groups`` are those the configuration adds.
+
+    ``session_time``: seconds after which every login ends, 0 for no limit.
+    """
 
     authenticator: Authenticator | None
     rules: AccessRules
     groups: dict[str, tuple[str, ...]]
+    session_time: float = 0.0
+
+    def admitted(self, identity: Identity, now: float) -> Identity:
+        """The identity of somebody who logged in now: with all its groups, and until its login ends."""
+        return self._ending(self.with_groups(identity), now)
 
     def with_groups(self, identity: Identity) -> Identity:
         """The identity with the groups that the configuration gives its name."""
@@ -31,6 +39,14 @@ class Admission:
         if not more or not identity.name:
             return identity
         return Identity(identity.name, [*identity.groups, *more], identity.how, identity.expires)
+
+    def _ending(self, identity: Identity, now: float) -> Identity:
+        if not self.session_time:
+            return identity
+        end = now + self.session_time
+        if identity.expires is not None and identity.expires <= end:
+            return identity
+        return Identity(identity.name, identity.groups, identity.how, end)
 
 
 def make_admission(config: Config, throttle: Throttle | None = None) -> Admission:
@@ -52,7 +68,7 @@ def make_admission(config: Config, throttle: Throttle | None = None) -> Admissio
         authenticator = _authenticator(config.auth, throttle)
     except PolywireError as error:
         raise ConfigError([Problem(str(error), "auth")]) from error
-    return Admission(authenticator, rules, dict(config.auth.groups))
+    return Admission(authenticator, rules, dict(config.auth.groups), config.auth.session_time)
 
 
 def _authenticator(auth: Auth, throttle: Throttle | None) -> Authenticator:

@@ -184,7 +184,8 @@ class Gate:
         self, admission: Admission, authenticator: Authenticator, credentials: Credentials, address: str
     ) -> Identity | Refusal:
         try:
-            return admission.with_groups(authenticator.authenticate(credentials, _host(address), self.loop.time()))
+            identity = authenticator.authenticate(credentials, _host(address), self.loop.time())
+            return admission.admitted(identity, self.hub.clock() / 1e9)
         except Throttled as error:
             return Refusal("too many failed logins from this address", error.retry_after)
         except LoginError as error:

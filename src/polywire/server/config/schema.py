@@ -224,6 +224,15 @@ class Auth(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = "cn"
     anonymous: Annotated[bool, Flag("Whether clients that do not log in are let in, as nobody in particular.")] = False
+    session_time: Annotated[
+        float,
+        Seconds(
+            "How long a connection may last after its login, anonymous ones included; a token may end it earlier.",
+            least=1,
+            most=100 * 365 * 86400,
+            never="no limit",
+        ),
+    ] = 0.0
     jwt: Jwt | None = None
     listeners: ListenerUsers = ListenerUsers()
     throttle: Throttle = Throttle()
