@@ -34,6 +34,21 @@ def test_everything_of_one_turn_is_written_at_once() -> None:
     assert (link.outbox.size(), link.outbox.written) == (0, 3)
 
 
+def test_a_message_in_many_parts_is_taken_whole_or_not_at_all() -> None:
+    loop = Loop()
+    link = slow(loop)
+    written = link.outbox.size()
+    assert not link.outbox.offer_all([b"head", memoryview(b"body"), b"end"])
+    assert link.outbox.size() == written
+    fast = FakeLink(loop, cap=10)
+    assert fast.outbox.offer_all([b"head", memoryview(b"body"), b"end"])
+    assert fast.outbox.reply_all([b"re", memoryview(b"ply")])
+    loop.turn()
+    assert b"".join(fast.writes) == b"headbodyendreply"
+    fast.outbox.close()
+    assert not fast.outbox.offer_all([b"late"])
+
+
 def test_a_message_in_two_parts_is_taken_whole_or_not_at_all() -> None:
     loop = Loop()
     link = FakeLink(loop, cap=10)

@@ -33,6 +33,7 @@ def test_replies_are_dropped_once_patience_has_ended_whatever_holds_for_topics(p
     loop.clock.advance(PATIENCE)
     assert provider.paused == 0
     assert not link.outbox.reply(b"head", b"body")
+    assert not link.outbox.reply_all([b"head", memoryview(b"body")])
     assert (link.outbox.size(), link.overflows) == (11, 0)
     link.stall_next = False
     link.outbox.drain()

@@ -19,6 +19,7 @@ from polywire.protocols.sabc.headers import http_date
 from polywire.protocols.sabc.operations import DESTINATION, OP, UNSUBSCRIBE
 from polywire.protocols.sabc.peer.failures import Failure
 from polywire.protocols.sabc.peer.handling import Reply
+from polywire.protocols.sabc.peer.limits import Limits
 from polywire.protocols.sabc.peer.peer import Peer
 from polywire.protocols.sabc.remote_hub import HubSubscription, RemoteHub, publishing, replying
 from polywire.protocols.sabc.state import Side
@@ -26,11 +27,15 @@ from polywire.protocols.sabc.state import Side
 WINDOW: Final = 512
 """Publications that may be unanswered."""
 
+LIMITS: Final = Limits(max_sent=0)
+"""The hub's limit is not known here. What passes it is reported when the hub answers ``truncated::yes``."""
+
 TAGS: Final[Mapping[str, str]] = {
     "400": "bad-request",
     "403": "forbidden",
     "404": "no-service",
     "408": "timeout",
+    "413": "too-large",
     "429": "limit",
     "503": "unavailable",
     "504": "timeout",
@@ -108,7 +113,7 @@ async def connect(address: Address, settings: Settings) -> PeerAdapter[SabcConne
 
 async def _dial(adapter: PeerAdapter[SabcConnection]) -> SabcConnection:
     address, settings = adapter.address, adapter.settings
-    peer = Peer(Side.CLIENT, messages=address.websocket)
+    peer = Peer(Side.CLIENT, messages=address.websocket, limits=LIMITS)
     await open_peer(peer, address, settings.client_id, tls=settings.tls, connect_time=settings.connect_time)
     connection = SabcConnection(peer)
     peer.on_room = adapter.moved

@@ -180,6 +180,18 @@ class Outbox:
         """Add one message of a topic in two pieces, both or neither; the second may be shared with other outboxes."""
         return self._offer_pair(first, second, self._policy)
 
+    def offer_all(self, chunks: list[bytes | memoryview]) -> bool:
+        """Add one message of a topic in any number of pieces, all or none; they may be shared with other outboxes."""
+        return self._offer_all(chunks, self._policy)
+
+    def reply_all(self, chunks: list[bytes | memoryview]) -> bool:
+        """Add a service's reply in any number of pieces. False where the policy for replies kept it out."""
+        if self._replies == DROP:
+            return self._offer_all(chunks, DROP)
+        for chunk in chunks:
+            self.put(chunk)
+        return True
+
     def reply(self, first: bytes, second: bytes | memoryview = b"") -> bool:
         """Add a service's reply, in one piece or two. False where the policy for replies kept it out."""
         if self._replies == DROP:
@@ -369,6 +381,18 @@ class Outbox:
             return False
         self._append(first, len(first))
         self._append(second, len(second))
+        return True
+
+    def _offer_all(self, chunks: list[bytes | memoryview], policy: i64) -> bool:
+        length: i64 = 0
+        for chunk in chunks:
+            length += i64(len(chunk))
+        if self._size + length > self._cap and self._size > 0 and not self._admit(policy):
+            return False
+        if self._closed:
+            return False
+        for chunk in chunks:
+            self._append(chunk, len(chunk))
         return True
 
     def _overfill(self) -> None:

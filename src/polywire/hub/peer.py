@@ -14,7 +14,10 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may use; the configuration's ``[limits]``, where each is explained."""
+    """What one client may use; the configuration's ``[limits]``, where each is explained.
+
+    ``sabc_frame_size`` is its ``sabc.frame_size``: longer messages are written in several frames, 0 for one frame each.
+    """
 
     message_size: int = 16 * MIB
     message_size_before_auth: int = 64 * 1024
@@ -27,6 +30,7 @@ class Limits:
     wills_size: int = 16 * MIB
     sessions: int = 10_000
     offline_messages: int = 1_000
+    sabc_frame_size: int = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,7 @@ class Gate:
             wills_size=limits.wills_size,
             sessions=limits.sessions,
             offline_messages=limits.offline_messages,
+            sabc_frame_size=config.sabc.frame_size,
         )
         self.hub.queue_messages = limits.queue_messages
         self.hub.queue_octets = limits.queue_octets

@@ -7,10 +7,26 @@ import time
 import pytest
 
 from polywire.client.errors import Closed, ConnectFailed, ConnectionLost, Refused, Timeout
-from polywire.protocols.sabc import Connect, Failure, Limits, LocalProtocolError, Peer, Reply, Request, connect, serve
+from polywire.protocols.sabc import (
+    Connect,
+    Connected,
+    Decoder,
+    Failure,
+    Limits,
+    LocalProtocolError,
+    Peer,
+    Reply,
+    Request,
+    Truncated,
+    Whole,
+    connect,
+    encode,
+    serve,
+)
 from tests.client.loops import run, until
 from tests.faults.proxy import octets, proxied, random_cuts
 from tests.protocols.sabc.programs import connected
+from tests.protocols.sabc.wire import SESSION, whole, wire
 
 TRANSPORTS = pytest.mark.parametrize("path", [None, "/sabc"], ids=["tcp", "ws"])
 BODIES = [b"", b"Hola", "Grüße".encode(), b"\0begins", b"\xff\xfe", b"a\r\n\r\n\0b", b"\r\n\0", b"x" * 300_000]
@@ -122,7 +138,7 @@ def test_a_long_message_goes_in_several_frames_and_short_ones_come_between(path:
         return Reply(request.body)
 
     async def main() -> None:
-        async with connected(handler, path=path, limits=Limits(max_frame=1024)) as both:
+        async with connected(handler, path=path, limits=Limits(frame_size=1024)) as both:
             long = bytes(range(256)) * 4096
             one = asyncio.create_task(both.near.ask(long))
             other = asyncio.create_task(both.near.ask("short"))
@@ -140,7 +156,7 @@ def test_a_cancelled_long_message_does_not_stay_unfinished() -> None:
         def handler(request: Request) -> None:
             heard.append(len(request.body))
 
-        async with connected(handler, limits=Limits(max_frame=1024)) as both:
+        async with connected(handler, limits=Limits(frame_size=1024)) as both:
             for _ in range(70):  # more than may be unfinished
                 asking = asyncio.create_task(both.near.ask(b"x" * 200_000))
                 await asyncio.sleep(0)
@@ -153,15 +169,120 @@ def test_a_cancelled_long_message_does_not_stay_unfinished() -> None:
     run(main)
 
 
-def test_a_message_over_the_limit_arrives_truncated_and_its_answer_says_so() -> None:
+@pytest.mark.rule("SABC-105", "SABC-136")
+def test_a_message_that_is_cut_at_the_other_sides_limit_is_an_error() -> None:
+    heard: list[int] = []
+
+    def handler(request: Request) -> None:
+        heard.append(len(request.body))
+
     async def main() -> None:
-        async with connected(lambda request: request.body, limits=Limits(max_message=4096, max_frame=0)) as both:
-            answer = await both.near.ask(b"x" * 3000)
-            assert not answer.truncated
-            answer = await both.near.ask(b"x" * 10_000)
-            assert answer.truncated
-            assert 3000 < len(answer.body) < 4096
-            assert (await both.near.ask("still here")).body == b"still here"
+        limits = Limits(max_message=4096, frame_size=0, max_sent=0)
+        async with connected(handler, limits=limits) as both:
+            assert not (await both.near.ask(b"x" * 3000)).truncated
+            with pytest.raises(Truncated) as cut:
+                await both.near.ask(b"x" * 10_000)
+            assert (cut.value.code, cut.value.answer.body, cut.value.answer.truncated) == ("413", b"OK", True)
+            assert heard[0] == 3000 < heard[1] < 4096
+            assert (await both.near.ask("still here")).body == b"OK"
+
+    run(main)
+
+
+@pytest.mark.rule("SABC-136")
+@pytest.mark.parametrize("limits", [Limits(max_message=4096), Limits(max_sent=4096), Limits(4096, frame_size=1024)])
+def test_a_message_over_a_limit_that_is_known_is_not_sent(limits: Limits) -> None:
+    heard: list[int] = []
+
+    def handler(request: Request) -> bytes:
+        heard.append(len(request.body))
+        return request.body * 2
+
+    async def main() -> None:
+        async with connected(handler, limits=limits) as both:
+            for send in (both.near.ask, both.near.send):
+                with pytest.raises(LocalProtocolError) as refused:
+                    await send(b"x" * 4096)
+                assert refused.value.rule == "SABC-136"
+            with pytest.raises(LocalProtocolError):
+                both.near.tell(b"x" * 4096)
+            with pytest.raises(Failure) as failed:  # and neither is such an answer
+                await both.near.ask(b"x" * 3000)
+            assert failed.value.code == "500"
+            assert heard == [3000]
+
+    run(main)
+
+
+@pytest.mark.rule("SABC-135")
+@pytest.mark.parametrize("size", [1024, 2048])
+def test_what_connect_sends_is_cut_into_frames_of_the_size_it_was_given(size: int) -> None:
+    body = "ü" * 5000
+    sizes: list[int] = []
+
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\0")
+        writer.write(wire(f"CONNECTED\nsession-id::{SESSION}\n\n"))
+        frames = Decoder(session_id=SESSION).feed(await reader.readuntil(b"\r\n\r\n\0"))
+        sizes.extend(len(encode(frame)) for frame in frames)
+        assert whole(frames) == [Whole(SESSION, "1", body.encode())]
+        writer.write(wire(f"MESSAGE\nsession-id::{SESSION}\nref-msg-id::1\n\nOK\n\n^@"))
+        await reader.read()
+        writer.close()
+
+    async def main() -> None:
+        listening = await asyncio.start_server(server, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        async with listening, connect(f"sabc://127.0.0.1:{port}", frame_size=size) as peer:
+            assert (await peer.ask(body, timeout=10)).body == b"OK"
+        assert len(sizes) > 10_000 // size
+        assert max(sizes) <= size
+
+    run(main)
+
+
+@pytest.mark.rule("SABC-135")
+def test_what_serve_sends_is_cut_into_frames_of_the_size_it_was_given() -> None:
+    body = b"x" * 10_000
+
+    async def main() -> None:
+        async with serve(lambda _: body, port=0, frame_size=1024) as server:
+            port = int(server.url.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(wire("CONNECT\nclient-id::me\n\n"))
+            decoder = Decoder()
+            [connected_frame] = decoder.feed(await reader.readuntil(b"\0"))
+            assert isinstance(connected_frame, Connected)
+            writer.write(wire(f"MESSAGE\nsession-id::{connected_frame.session_id}\nmsg-id::1\n\n^@"))
+            frames = decoder.feed(await reader.readuntil(b"\r\n\r\n\0"))
+            writer.close()
+            await writer.wait_closed()
+        assert [each.body for each in whole(frames) if isinstance(each, Whole)] == [body]
+        assert len(frames) > 9
+        assert max(len(encode(frame)) for frame in frames) <= 1024
+
+    run(main)
+
+
+@pytest.mark.rule("SABC-134")
+@pytest.mark.parametrize("key", ["ref-msg-id", "msg-id", "message-id"])
+def test_an_error_about_a_message_is_its_answer_whichever_header_names_it(key: str) -> None:
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\0")
+        writer.write(wire(f"CONNECTED\nsession-id::{SESSION}\n\n"))
+        asked = await reader.readuntil(b"\r\n\r\n\0")
+        number = asked.partition(b"msg-id::")[2].partition(b"\r\n")[0].decode()
+        writer.write(wire(f"ERROR\n{key}::{number}\nerror-code::403\n\nAccess Forbidden\n\n^@"))
+        await reader.read()
+        writer.close()
+
+    async def main() -> None:
+        listening = await asyncio.start_server(server, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        async with listening, connect(f"sabc://127.0.0.1:{port}") as peer:
+            with pytest.raises(Failure) as refused:
+                await peer.ask("Hola", timeout=10)
+            assert (refused.value.code, refused.value.text) == ("403", "Access Forbidden")
 
     run(main)
 
@@ -348,11 +469,11 @@ def test_who_waits_when_the_connection_breaks_is_told_so() -> None:
 @pytest.mark.parametrize("cut", [octets, random_cuts(3)], ids=["octets", "random"])
 def test_a_connection_that_is_cut_anywhere_carries_everything(path: str | None, cut: object) -> None:
     async def main() -> None:
-        async with serve(echo, port=0, path=path, limits=Limits(max_frame=600)) as server:
+        async with serve(echo, port=0, path=path, limits=Limits(frame_size=600)) as server:
             port = int(server.url.rpartition(":")[2].partition("/")[0])
             with proxied(port, cut) as through:  # type: ignore[arg-type] # parametrize has lost its type
                 url = server.url.replace(str(port), str(through))
-                async with connect(url, limits=Limits(max_frame=600)) as peer:
+                async with connect(url, limits=Limits(frame_size=600)) as peer:
                     bodies = [bytes([number]) * 2000 for number in range(5)]
                     answers = await asyncio.gather(*[peer.ask(body) for body in bodies])
                     assert [each.body for each in answers] == bodies

@@ -9,7 +9,9 @@ from polywire.protocols.sabc import (
     Decoder,
     Error,
     Message,
+    MessageDecoder,
     RemoteProtocolError,
+    Whole,
     encode,
 )
 from tests.protocols.sabc.wire import SESSION, code_of, message, octetwise, server, whole
@@ -26,8 +28,45 @@ def test_a_message_of_exactly_the_limit_is_whole_and_one_octet_more_is_not() -> 
         assert frame == Message(SESSION, "1", b"abcdef", (("truncated", "yes"),))
     [frame] = server(max_message=len(data) - 7).feed(data)
     assert frame == Message(SESSION, "1", b"abcd", (("truncated", "yes"),))
-    [frame] = server(max_message=10).feed(data)
+    head = len(message("msg-id::1", end="")) - 4
+    [frame] = server(max_message=head).feed(data)
     assert frame == Message(SESSION, "1", b"", (("truncated", "yes"),))
+
+
+@pytest.mark.rule("SABC-133")
+@pytest.mark.parametrize("messages", [False, True], ids=["stream", "messages"])
+def test_headers_that_are_over_the_size_limit_by_themselves_are_refused(messages: bool) -> None:
+    first = message("msg-id::1", "destination::far/too/long", "msg-more::yes", end="")
+    size = len(first) - 4
+    frames: list[bytes] = [
+        first,
+        message("msg-id::2", body="between"),
+        message("msg-id::1", body="the rest of it"),
+        message("msg-id::1", body="a new one"),
+    ]
+    assert max(map(len, frames[1:])) < size
+    if messages:
+        by_message = MessageDecoder(session_id=SESSION, max_message=size - 1)
+        got = [each for frame in frames for each in by_message.feed(frame)]
+    else:
+        got = server(max_message=size - 1).feed(b"".join(frames))
+        assert octetwise(server(max_message=size - 1), b"".join(frames)) == got
+    [refused, between, rest, new] = got
+    assert isinstance(refused, Discarded)
+    assert (refused.rule, code_of(refused)) == ("SABC-133", "400")
+    assert isinstance(refused.reply, Error)
+    assert refused.reply.ref_msg_id == "1"
+    assert between == Message(SESSION, "2", b"between")
+    assert isinstance(rest, Discarded)
+    assert rest.reply is None
+    assert new == Message(SESSION, "1", b"a new one")
+
+
+@pytest.mark.rule("SABC-103", "SABC-133")
+def test_a_message_whose_later_headers_pass_the_limit_is_truncated() -> None:
+    first = message("msg-id::1", "msg-more::yes", body="x" * 100, end="")
+    frames = server(max_message=len(first) + 20).feed(first + message("msg-id::1", body="y"))
+    assert whole(frames) == [Whole(SESSION, "1", b"x" * 100, (("truncated", "yes"),), truncated=True)]
 
 
 @pytest.mark.rule("SABC-05", "SABC-103", "SABC-104")

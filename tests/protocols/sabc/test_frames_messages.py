@@ -73,10 +73,32 @@ class TestMessageTransport:
         assert frame.rule == "SABC-106"
         assert code_of(frame) == "400"
 
-    @pytest.mark.rule("SABC-09", "SABC-120")
-    def test_a_message_without_an_empty_line_is_malformed(self) -> None:
+    @pytest.mark.rule("SABC-132")
+    @pytest.mark.parametrize("end", [b"", b"\r\n", b"\r\n\r\n", b"\r\n\r\n\0"])
+    def test_without_a_body_the_empty_line_and_the_nul_may_be_missing(self, end: bytes) -> None:
+        own = f"session-id::{SESSION}".encode()
+        decoder = MessageDecoder(session_id=SESSION)
+        assert decoder.feed(b"CONNECT\r\nclient-id::me" + end) == [Connect("me")]
+        assert decoder.feed(b"CONNECTED\r\n" + own + end) == [Connected(SESSION)]
+        assert decoder.feed(b"MESSAGE\r\n" + own + b"\r\nmsg-id::1" + end) == [Message(SESSION, "1")]
+        assert decoder.feed(b"ERROR\r\nerror-code::403" + end) == [Error("403")]
+        assert decoder.feed(b"DISCONNECT\r\n" + own + end) == [Disconnect(SESSION)]
+        assert decoder.feed(b"DISCONNECTING\r\n" + own + end) == [Disconnecting(SESSION)]
+        [refused] = decoder.feed(b"MESSAGE\r\n" + own + b"\r\nbroken\r\nmsg-id::1" + end)
+        assert isinstance(refused, Discarded)
+        assert isinstance(refused.reply, Error)
+        assert refused.reply.ref_msg_id == "1"
+
+    @pytest.mark.rule("SABC-132", "SABC-59")
+    @pytest.mark.parametrize("end", [b"", b"\r\n", b"\r\n\r\n"])
+    def test_a_piece_without_a_body_does_not_end_its_message(self, end: bytes) -> None:
+        head = f"MESSAGE\r\nsession-id::{SESSION}\r\nmsg-id::1\r\nmsg-more::yes".encode()
+        assert MessageDecoder(session_id=SESSION).feed(head + end) == [Message(SESSION, "1", more=True)]
+
+    @pytest.mark.rule("SABC-132", "SABC-120")
+    def test_a_message_without_an_empty_line_is_all_head(self) -> None:
         decoder = MessageDecoder(session_id=SESSION, max_head=512)
-        for data, code in ((b"", "400"), (b"MESSAGE\r\na::b\r\n", "400"), (b"x" * 512, "429")):
+        for data, code in ((b"", "400"), (b"MESSAGE\r\na::b\r\n", "401"), (b"x" * 512, "429")):
             [frame] = decoder.feed(data)
             assert code_of(frame) == code
 

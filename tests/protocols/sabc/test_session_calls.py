@@ -6,7 +6,8 @@ from polywire.hub.message import Message as HubMessage
 from polywire.hub.peer import Limits
 from polywire.hub.services import Call, Caller, CallError
 from polywire.protocols.sabc import Error, Message
-from polywire.protocols.sabc.headers import MSG_ID, header
+from polywire.protocols.sabc.headers import header
+from polywire.protocols.sabc.operations import SENT_MSG_ID
 from tests.protocols.sabc.clients import Speaker, error, is_ok, value
 from tests.sessions import Site
 
@@ -62,6 +63,32 @@ def test_an_error_code_that_is_none_becomes_500(code: str) -> None:
     assert error(caller.got()) == ("500", "7")
 
 
+@pytest.mark.rule("SABC-105")
+@pytest.mark.parametrize("marked", [False, True])
+def test_the_reply_to_a_truncated_call_says_so(marked: bool) -> None:
+    _, caller, provider = pair(message_size=300)
+    caller.ask("msg-id::7", "op::call", "service::greeter", "method::hi", body="x" * 300)
+    [request] = provider.messages()
+    assert request.truncated
+    assert len(request.body) < 300
+    provider.ask(f"ref-msg-id::{request.msg_id}", *(["truncated::yes"] if marked else []), body="hello")
+    [reply] = caller.messages()
+    assert (reply.body, reply.headers) == (b"hello", (("truncated", "yes"),))
+    caller.ask("msg-id::8", "op::call", "service::greeter", "method::hi", body="x")
+    provider.ask("ref-msg-id::2", body="hello")
+    [reply] = caller.messages()
+    assert reply.headers == ()
+
+
+@pytest.mark.rule("SABC-134")
+@pytest.mark.parametrize("key", ["ref-msg-id", "msg-id", "message-id"])
+def test_an_error_names_the_call_it_is_about_in_any_of_three_headers(key: str) -> None:
+    _, caller, provider = pair()
+    caller.ask("msg-id::7", "op::call", "service::greeter", "method::hi")
+    provider.raw(f"ERROR\nsession-id::@@\nerror-code::418\n{key}::1\n\nno\n\n^@")
+    assert error(caller.got()) == ("418", "7")
+
+
 @pytest.mark.rule("SABC-100")
 def test_a_service_nobody_offers_is_answered_with_404() -> None:
     _, caller, provider = pair()
@@ -80,7 +107,7 @@ def test_a_provider_that_takes_too_long_is_told_and_so_is_the_caller() -> None:
     assert error(caller.got()) == ("504", "7")
     [told] = provider.got()
     assert isinstance(told, Error)
-    assert (told.error_code, header(told.headers, MSG_ID)) == ("408", request.msg_id)
+    assert (told.error_code, told.about, header(told.headers, SENT_MSG_ID)) == ("408", None, request.msg_id)
     assert provider.ask(f"ref-msg-id::{request.msg_id}", body="late") == []
     assert caller.got() == []
 

@@ -10,7 +10,7 @@ from polywire.protocols.sabc.encoding import encode, split
 from polywire.protocols.sabc.errors import LocalProtocolError, RemoteProtocolError
 from polywire.protocols.sabc.frames import Decoder, MessageDecoder
 from polywire.protocols.sabc.operations import Operation, operation
-from polywire.protocols.sabc.peer.failures import Failure
+from polywire.protocols.sabc.peer.failures import Failure, Truncated
 from polywire.protocols.sabc.peer.handling import Later, Reply, Request
 from polywire.protocols.sabc.peer.limits import Limits
 from polywire.protocols.sabc.peer.peer import Peer
@@ -42,6 +42,7 @@ __all__ = [
     "Session",
     "Side",
     "State",
+    "Truncated",
     "Whole",
     "connect",
     "encode",

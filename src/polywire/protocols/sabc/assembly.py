@@ -98,7 +98,7 @@ class Assembly:
         if pieces is None:
             return _whole(frame, frame.body, frame.truncated)
         del self._unfinished[key]
-        return _whole(pieces.first, pieces.body.getvalue(), frame.truncated)
+        return _whole(pieces.first, pieces.body.getvalue(), frame.truncated or pieces.first.truncated)
 
     def forget(self, key: str) -> None:
         """The decoder has given this message up (SABC-131)."""

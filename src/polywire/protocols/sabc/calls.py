@@ -25,13 +25,29 @@ class SabcCaller(Caller):
         self._ended: Final = ended
         self._waiting: Final[dict[Call, str]] = {}
         self._silent: Final[set[Call]] = set()
+        self._truncated: Final[set[Call]] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def call(self, service: str, method: str, message: Message, msg_id: str, *, silent: bool, seconds: float) -> None:
-        """Begin a call. ``silent``: it was send-only, so its reply goes nowhere; its failure is told."""
+    def call(
+        self,
+        service: str,
+        method: str,
+        message: Message,
+        msg_id: str,
+        *,
+        silent: bool,
+        truncated: bool,
+        seconds: float,
+    ) -> None:
+        """Begin a call. ``silent``: it was send-only, so its reply goes nowhere; its failure is told.
+
+        ``truncated``: it was cut at the size limit, which its reply says too (SABC-105).
+        """
         call = Call(self, service, method)
+        if truncated:
+            self._truncated.add(call)
         self._waiting[call] = msg_id
         if silent:
             self._silent.add(call)
@@ -40,16 +56,19 @@ class SabcCaller(Caller):
     def reply(self, call: Call, message: Message, *, last: bool) -> None:  # noqa: ARG002 - it always is the last
         """Write the reply with the msg-id of the call."""
         msg_id = self._waiting.pop(call, None)
+        truncated = call in self._truncated
+        self._truncated.discard(call)
         if call in self._silent:
             self._silent.discard(call)
         elif msg_id is not None:
-            self._line.answer(msg_id, message)
+            self._line.answer(msg_id, message, truncated=truncated)
         self._ended()
 
     def fail(self, call: Call, error: CallError) -> None:
         """Write an ERROR with the msg-id of the call."""
         msg_id = self._waiting.pop(call, None)
         self._silent.discard(call)
+        self._truncated.discard(call)
         if msg_id is not None:
             self._line.error(str(error.code), error.text, msg_id)
         self._ended()
@@ -60,6 +79,7 @@ class SabcCaller(Caller):
             self._services.caller_gone(self)
             self._waiting.clear()
             self._silent.clear()
+            self._truncated.clear()
 
 
 @final
@@ -107,7 +127,7 @@ class SabcProvider(Provider):
         if msg_id is not None:
             del self._asked[msg_id]
             if error.code == 504:
-                self._line.reproach(TOO_SLOW, error.text, msg_id)
+                self._line.too_late(TOO_SLOW, error.text, msg_id)
 
     def answered(self, msg_id: str, message: Message) -> bool:
         """The client's reply to the call sent with this msg-id. False where there is none."""

@@ -36,16 +36,19 @@ def connect(
     tls: ssl.SSLContext | None = None,
     connect_time: float = DIAL_TIME,
     limits: Limits = DEFAULT_LIMITS,
+    frame_size: int | None = None,
 ) -> Opening[Peer]:
     """A session with ``url``: ``async with`` it, or ``await`` it and close the peer yourself.
 
     The user and password of URL, arguments or environment are the client-id and the passcode; a token is the passcode
-    of the client-id ``token``. ``client_id`` is for those who have neither. Raises ``ConnectFailed`` and ``Refused``.
+    of the client-id ``token``. ``client_id`` is for those who have neither. ``frame_size`` is short for the one of
+    ``limits``: longer messages go in several frames. Raises ``ConnectFailed`` and ``Refused``.
     """
+    allowed = limits.with_frames(frame_size)
     address = parse(url, protocol="sabc", user=user, password=password, token=token)
 
     async def opened() -> Peer:
-        peer = Peer(Side.CLIENT, handler, messages=address.websocket, limits=limits)
+        peer = Peer(Side.CLIENT, handler, messages=address.websocket, limits=allowed)
         await open_peer(peer, address, client_id, headers, tls=tls, connect_time=connect_time)
         return peer
 

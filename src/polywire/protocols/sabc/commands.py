@@ -8,7 +8,7 @@ from typing import ClassVar, Final, final
 from mypy_extensions import mypyc_attr
 
 from polywire.protocols.frame import Frame
-from polywire.protocols.sabc.headers import TRUNCATED, Header, header, is_yes
+from polywire.protocols.sabc.headers import MESSAGE_ID, MSG_ID, TRUNCATED, Header, header, is_yes
 
 
 @final
@@ -137,3 +137,11 @@ class Error(Frame):
         self.session_id: Final = session_id
         self.ref_msg_id: Final = ref_msg_id
         self.headers: Final = headers
+
+    @property
+    def about(self) -> str | None:
+        """SABC-134: the id of the receiver's message that it is about, or None where it names none."""
+        if self.ref_msg_id is not None:
+            return self.ref_msg_id
+        msg_id = header(self.headers, MSG_ID)
+        return header(self.headers, MESSAGE_ID) if msg_id is None else msg_id

@@ -116,9 +116,7 @@ def _cuts(message: Message, headers: tuple[Header, ...], body: bytes, max_frame:
     while end - at > room:
         if room < 1:
             raise LocalProtocolError(f"frames of {max_frame} octets have no room for a body", rule="SABC-129")
-        cut = at + room
-        while cut > at and not _may_begin(body, cut):
-            cut -= 1
+        cut = cut_before(body, at, at + room)
         if cut == at:
             return None
         cuts.append(cut)
@@ -129,7 +127,14 @@ def _cuts(message: Message, headers: tuple[Header, ...], body: bytes, max_frame:
     return cuts
 
 
-def _may_begin(body: bytes, at: i64) -> bool:
+def cut_before(body: bytes, start: i64, stop: i64) -> i64:
+    """The last place up to ``stop`` where the next frame's body may begin, or ``start`` where there is none."""
+    while stop > start and not may_begin(body, stop):
+        stop -= 1
+    return stop
+
+
+def may_begin(body: bytes, at: i64) -> bool:
     """Whether a frame's body may begin here: at the start of a character, and not with what ends a body."""
     octet: i64 = body[at]
     if octet & 0xC0 == 0x80 or octet == 0:

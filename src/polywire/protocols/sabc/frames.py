@@ -28,6 +28,7 @@ from polywire.protocols.sabc.intake import (
     NULL_PORTION,
     Intake,
     error_too_large,
+    head_over_limit,
     head_too_long,
     of_dropped_message,
 )
@@ -261,6 +262,10 @@ class Decoder:
         if allowance < 0:
             self._head = head
             return self._refuse(chunk, pos, blank + 4, of_dropped_message(), frames)
+        if self._intake.too_large_a_head(head, blank - pos, allowance):
+            self._head = head
+            refused = head_over_limit(blank - pos, self._intake.max_message)
+            return self._refuse(chunk, pos, blank + 4, refused, frames)
         self._state = BODY
         self._head = head
         self._raw = chunk[pos : blank + 4]

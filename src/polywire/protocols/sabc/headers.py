@@ -56,6 +56,9 @@ PLACE_RULES: Final[dict[str, str]] = {
 
 RESERVED: Final = frozenset(PLACES)  # SABC-30
 
+MESSAGE_ID: Final = "message-id"
+"""What the document calls the msg-id of an ERROR in header rule 10. It is not reserved."""
+
 CONTENT_ENCODING: Final = "content-encoding"
 BASE64: Final = "base64"
 TRUNCATED: Final = "truncated"

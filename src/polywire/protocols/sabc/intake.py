@@ -53,6 +53,12 @@ def head_too_long(limit: i64) -> Refused:
     return Refused(LIMIT, "SABC-120", f"the frame's head is longer than the {limit} octets allowed")
 
 
+def head_over_limit(size: i64, limit: i64) -> Refused:
+    """SABC-133."""
+    reason = f"the command and headers have {size} bytes, more than the {limit} allowed for the whole message"
+    return Refused(MALFORMED, "SABC-133", reason)
+
+
 def of_dropped_message() -> Refused:
     """SABC-104."""
     return Refused(SILENT, "SABC-104", "the frame belongs to a message that is being dropped")
@@ -178,6 +184,13 @@ class Intake:
         if head.kind != KIND_MESSAGE or self.unfinished.idle():
             return self.max_message
         return self.unfinished.allowance(head.key())
+
+    def too_large_a_head(self, head: Head, size: i64, allowance: i64) -> bool:
+        """SABC-133: whether the command and headers alone are over the size limit, so that not even they were read.
+
+        A message of which frames were read before has something to deliver, and is truncated instead.
+        """
+        return size > allowance and head.kind == KIND_MESSAGE and allowance == self.max_message
 
     def complete(self, head: Head, body: bytes, size: i64, ended: bool, position: i64) -> Frame:
         """The frame, all of it there and within its allowance. Raises ``Refused`` where its end is wrong."""

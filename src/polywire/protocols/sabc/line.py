@@ -13,12 +13,18 @@ from polywire.hub.message import Message
 from polywire.hub.outbox import JOIN_BELOW
 from polywire.protocols import websocket
 from polywire.protocols.frame import Frame
-from polywire.protocols.sabc.bodies import unfit
+from polywire.protocols.sabc.bodies import TERMINATOR, unfit
 from polywire.protocols.sabc.commands import Error
-from polywire.protocols.sabc.encoding import encode
-from polywire.protocols.sabc.headers import MSG_ID, Header
-from polywire.protocols.sabc.intake import error_reply
+from polywire.protocols.sabc.encoding import cut_before, encode, may_begin
+from polywire.protocols.sabc.headers import TRUNCATED, Header
+from polywire.protocols.sabc.intake import BLANK, error_reply
+from polywire.protocols.sabc.operations import SENT_MSG_ID
 from polywire.protocols.sabc.translation import apart, content, shared
+
+MORE: Final = b"\r\nmsg-more::yes\r\n\r\n"
+LONGEST: Final = 1 << 62
+LEAST_PIECE: Final = 256
+"""Bytes of a body that a frame has at least, however long its headers are."""
 
 OK: Final = b"\r\n\r\nOK\r\n\r\n\0"
 OK_TRUNCATED: Final = b"\r\ntruncated::yes\r\n\r\nOK\r\n\r\n\0"  # SABC-105
@@ -31,13 +37,17 @@ _writer: Final = BytesWriter()
 
 @final
 class Line:
-    """The way to one client. ``messages``: each frame is a WebSocket message. ``last`` is the last msg-id given."""
+    """The way to one client. ``messages``: each frame is a WebSocket message. ``last`` is the last msg-id given.
 
-    def __init__(self, client: Client, session_id: str, *, messages: bool) -> None:
+    ``frame_size``: messages that make a longer frame are written in several (SABC-135), 0 for never.
+    """
+
+    def __init__(self, client: Client, session_id: str, *, messages: bool, frame_size: int = 0) -> None:
         self.client: Final = client
         self.session_id: Final = session_id
         self.messages: Final = messages
         self.last: i64 = 0
+        self._frame_size: i64 = frame_size or LONGEST
         self._key: Final = client.protocol * FORMS
         self._message: Final = b"MESSAGE\r\nsession-id::" + session_id.encode()
 
@@ -62,16 +72,25 @@ class Line:
         """Write why the client's message was not accepted."""
         self.frame(error_reply(code, reason, self.session_id, msg_id))
 
-    def reproach(self, code: str, reason: str, msg_id: str) -> None:
-        """Write what is wrong about one of the hub's own messages: the id is ours, so it stands in ``msg-id``."""
-        headers: tuple[Header, ...] = ((MSG_ID, msg_id),)
+    def too_late(self, code: str, reason: str, msg_id: str) -> None:
+        """Write an ERROR about a message that the hub sent. Its id is the hub's, not one of the client's (SABC-134)."""
+        headers: tuple[Header, ...] = ((SENT_MSG_ID, msg_id),)
         self.frame(Error(code, reason.encode(errors="replace"), self.session_id, None, headers))
 
-    def answer(self, msg_id: str, message: Message) -> None:
-        """Write the reply to the client's message, unless the reader is too slow for replies."""
-        octets = self._single(b"\r\nref-msg-id::" + msg_id.encode(), message)
+    def answer(self, msg_id: str, message: Message, *, truncated: bool = False) -> None:
+        """Write the reply to the client's message, unless the reader is too slow for replies.
+
+        ``truncated``: the client's message was cut, and the reply says so.
+        """
+        ids = b"\r\nref-msg-id::" + msg_id.encode()
+        mark = b"\r\ntruncated::yes" if truncated and not _has_header(message, TRUNCATED) else b""
+        octets = self._single(ids + mark, message)
         client = self.client
-        if client.outbox.reply(self._framed(octets)):
+        if i64(len(octets)) > self._frame_size:
+            taken = client.outbox.reply_all(self._frames(b"", octets, ids))
+        else:
+            taken = client.outbox.reply(self._framed(octets))
+        if taken:
             client.counters.messages_out += 1
         else:
             client.counters.drop(SLOW_READER)
@@ -79,8 +98,14 @@ class Line:
 
     def ask(self, msg_id: str, service: str, method: str, message: Message) -> None:
         """Write a call the client is to answer; service and method can stand in a header."""
-        ids = "\r\nmsg-id::" + msg_id + "\r\nservice::" + service + "\r\nmethod::" + method
-        self.write(self._single(ids.encode(), message))
+        ids = b"\r\nmsg-id::" + msg_id.encode()
+        named = "\r\nservice::" + service + "\r\nmethod::" + method
+        octets = self._single(ids + named.encode(), message)
+        if i64(len(octets)) > self._frame_size:
+            for chunk in self._frames(b"", octets, ids):
+                self.client.outbox.put(chunk)
+        else:
+            self.write(octets)
         self.client.counters.messages_out += 1
 
     def prefix(self, subscription: str, *, send_only: bool) -> bytes:
@@ -95,7 +120,9 @@ class Line:
         self.last += 1
         number = str(self.last).encode()
         length: i64 = i64(len(prefix)) + i64(len(number)) + i64(len(octets))
-        if length < JOIN_BELOW:
+        if length > self._frame_size:
+            taken = client.outbox.offer_all(self._frames(prefix + number, octets, b"\r\nmsg-id::" + number))
+        elif length < JOIN_BELOW:
             out = _writer
             out.truncate(0)
             if self.messages:
@@ -117,8 +144,14 @@ class Line:
 
     def push(self, prefix: bytes, msg_id: str, message: Message) -> None:
         """Push a queue's message, which there is room for."""
-        octets = prefix + msg_id.encode() + self._octets(message)
-        self.client.outbox.push(self._framed(octets))
+        number = msg_id.encode()
+        octets = self._octets(message)
+        first = prefix + number
+        if i64(len(first)) + i64(len(octets)) > self._frame_size:
+            for chunk in self._frames(first, octets, b"\r\nmsg-id::" + number):
+                self.client.outbox.push(chunk)
+        else:
+            self.client.outbox.push(self._framed(first + octets))
         self.client.counters.messages_out += 1
 
     def _octets(self, message: Message) -> bytes:
@@ -128,6 +161,47 @@ class Line:
             known = shared(message, self._key)
         return known if isinstance(known, bytes) else apart(message, self.session_id)
 
+    def _frames(self, first: bytes, octets: bytes, ids: bytes) -> list[bytes | memoryview]:
+        """SABC-135: one message, all of whose octets are ``first`` and ``octets``, as the chunks of several frames.
+
+        The body is not copied. ``ids`` is the line that all frames have in common.
+        """
+        blank: i64 = octets.find(BLANK)
+        at = blank + i64(len(BLANK))
+        end = i64(len(octets)) - i64(len(TERMINATOR))
+        body = memoryview(octets)
+        head = first + octets[:blank] + MORE
+        later = self._message + ids
+        out: list[bytes | memoryview] = []
+        while True:
+            room: i64 = max(self._frame_size - i64(len(head)), i64(LEAST_PIECE))
+            if end - at <= room:
+                break
+            cut = cut_before(octets, at, at + room)
+            if cut == at:  # a long run of NULs, say
+                cut = at + room
+                while cut < end and not may_begin(octets, cut):
+                    cut += 1
+                if cut == end:
+                    break
+            self._begin(out, head, cut - at)
+            out.append(body[at:cut])
+            at = cut
+            head = later + MORE
+        if not out:  # there is nothing to cut, only long headers
+            self._begin(out, first, len(octets))
+            out.append(octets)
+        else:
+            self._begin(out, later + BLANK, end - at + i64(len(TERMINATOR)))
+            out.append(body[at:])
+        return out
+
+    def _begin(self, out: list[bytes | memoryview], head: bytes, rest: i64) -> None:
+        """Begin a frame of which ``rest`` octets are still to come."""
+        if self.messages:
+            out.append(websocket.header(websocket.TEXT, i64(len(head)) + rest))
+        out.append(head)
+
     def _framed(self, octets: bytes) -> bytes:
         """All our frames are UTF-8, so on a WebSocket they are text."""
         return websocket.text(octets) if self.messages else octets
@@ -136,3 +210,10 @@ class Line:
         """A message for this client only."""
         plain = unfit(message.body, self.session_id) is None
         return self._message + ids + content(message, plain=plain)
+
+
+def _has_header(message: Message, wanted: str) -> bool:
+    for key, _ in message.headers:
+        if key == wanted:
+            return True
+    return False

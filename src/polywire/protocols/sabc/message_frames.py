@@ -19,6 +19,7 @@ from polywire.protocols.sabc.intake import (
     NULL_PORTION,
     Intake,
     error_too_large,
+    head_over_limit,
     head_too_long,
     of_dropped_message,
 )
@@ -80,25 +81,24 @@ class MessageDecoder:
     def _read(self, raw: bytes) -> list[Frame]:
         intake = self._intake
         blank: i64 = raw.find(BLANK, 0, intake.max_head)
-        body_at: i64 = blank + 4
         if blank >= 0 and intake.ready:
             plain = self._plain(raw, blank)
             if plain is not None:
                 return [plain]
+        top = raw[: intake.max_head]
         try:
             if blank < 0:
-                body_at = intake.max_head
                 if i64(len(raw)) >= intake.max_head:
                     raise head_too_long(intake.max_head)
-                raise Refused(MALFORMED, "SABC-09", "the frame has no empty line behind its headers")  # noqa: TRY301 - as above
+                blank = len(raw.removesuffix(b"\r\n"))  # SABC-132: the message is a head and nothing else
+            top = raw[:blank] + BLANK
             head = intake.head(raw[:blank])
             if head.kind < KIND_MESSAGE:
-                if raw[body_at:] not in {b"", b"\0", TERMINATOR}:
-                    raise Refused(MALFORMED, "SABC-76", "the frame has a body, which its command can't have")  # noqa: TRY301 - as above
+                if raw[blank + 4 :] not in {b"", b"\0", TERMINATOR}:
+                    raise Refused(MALFORMED, "SABC-76", "the frame has a body, which its command can't have")  # noqa: TRY301 - one place answers all refusals
                 return [intake.bodyless(head)]
             return self._with_body(raw, blank, head)
         except Refused as refused:
-            top = raw[:body_at]
             intake.refuse_connect(refused, top, 0)
             place = line_offset(top, refused.line)
             return [intake.discarded(refused, raw, len(raw), place, intake.answer(refused, top))]
@@ -125,10 +125,15 @@ class MessageDecoder:
             raise Refused(MALFORMED, "SABC-73", f"{size - found - NULL_PORTION} octets follow the null portion")
         stop = found if ended else size
         stop = max(stop, body_at)
+        if size <= body_at and not head.more:
+            ended = True  # SABC-132: where there is no body, the end of the message is the end of the frame
         allowance = intake.allowance(head)
         if allowance < 0:
             intake.rest(head, ended, 0)
             raise of_dropped_message()
+        if intake.too_large_a_head(head, blank, allowance):
+            intake.rest(head, ended, 0)
+            raise head_over_limit(blank, intake.max_message)
         if size <= allowance:
             return [intake.complete(head, raw[body_at:stop], size, ended, 0)]
         if head.kind == KIND_ERROR:

@@ -15,6 +15,8 @@ DESTINATION: Final = "destination"
 SERVICE: Final = "service"
 METHOD: Final = "method"
 SUBSCRIPTION: Final = "subscription"
+SENT_MSG_ID: Final = "sent-msg-id"
+"""On an ERROR of the hub: the id of the hub's own message it is about."""
 
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"

@@ -143,7 +143,8 @@ class Requests:
             message = incoming(service, whole.body, asked.headers, time=self._hub.clock(), origin=client.number)
             msg_id, method = whole.msg_id or "", asked.method or ""
             seconds = self._limits.call_time
-            self._caller.call(service, method, message, msg_id, silent=whole.send_only, seconds=seconds)
+            silent, cut = whole.send_only, whole.truncated
+            self._caller.call(service, method, message, msg_id, silent=silent, truncated=cut, seconds=seconds)
 
     def _serve(self, service: str, whole: Whole) -> None:
         if not self._client.grants.may_serve(service):

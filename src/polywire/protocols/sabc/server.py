@@ -27,6 +27,7 @@ def serve(
     joined: Joined[Peer] | None = None,
     tls: ssl.SSLContext | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    frame_size: int | None = None,
     handshake_time: float = HANDSHAKE_TIME,
     idle_time: float | None = None,
     drain_time: float = DRAIN_TIME,
@@ -40,11 +41,13 @@ def serve(
     messages under way are answered first, within ``drain_time`` seconds; then everybody gets DISCONNECTING.
 
     A client has ``handshake_time`` seconds for its CONNECT; one that is silent for ``idle_time`` seconds, and for which
-    nothing is under way, gets ERROR 408. At most ``connections`` are open; more are hung up on.
+    nothing is under way, gets ERROR 408. At most ``connections`` are open; more are hung up on. ``frame_size`` is short
+    for the one of ``limits``.
     """
+    allowed = limits.with_frames(frame_size)
     transport = ("tcp" if tls is None else "tls") if path is None else ("ws" if tls is None else "wss")
     return serving(
-        lambda: Peer(Side.SERVER, handler, messages=path is not None, login=login, limits=limits),
+        lambda: Peer(Side.SERVER, handler, messages=path is not None, login=login, limits=allowed),
         Address("sabc", transport, host, port, path or ""),
         joined=joined,
         tls=tls,

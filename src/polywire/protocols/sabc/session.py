@@ -42,7 +42,7 @@ class SabcSession:
         self._limits: Final = limits
         session_id = new_session_id()
         self._state: Final = Session(Side.SERVER, session_id)
-        self._line: Final = Line(client, session_id, messages=messages)
+        self._line: Final = Line(client, session_id, messages=messages, frame_size=limits.sabc_frame_size)
         size = limits.message_size_before_auth
         head = max(LEAST_HEAD, min(limits.header_size, size))
         self._decoder: Final[Decoder | MessageDecoder] = (
@@ -141,8 +141,10 @@ class SabcSession:
             self._leave()
         elif isinstance(frame, Disconnecting):
             self._close()
-        elif isinstance(frame, Error) and frame.ref_msg_id is not None and self._open:
-            self._answered_with_error(frame.ref_msg_id, frame)
+        elif isinstance(frame, Error) and self._open:
+            about = frame.about
+            if about is not None:
+                self._answered_with_error(about, frame)
 
     def _discarded(self, frame: Discarded) -> None:
         self._hub.fault(self._client, frame.rule, frame.reason, frame.raw, frame.size)

@@ -274,6 +274,20 @@ class SlowReader(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
     replies: Annotated[Policy, Choice("For replies and acknowledgements.", POLICIES)] = "block"
 
 
+class Sabc(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the hub writes sABC."""
+
+    frame_size: Annotated[
+        int,
+        Size(
+            "The largest frame it sends; longer messages go in several.",
+            least=KIB,
+            most=GIB,
+            never="one frame for each message",
+        ),
+    ] = 64 * KIB
+
+
 class Fabric(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How hub nodes reach each other."""
 
@@ -295,4 +309,5 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     auth: Auth | None = None
     access: tuple[AccessRule, ...] = ()
     slow_reader: SlowReader = SlowReader()
+    sabc: Sabc = Sabc()
     fabric: Fabric = Fabric()

@@ -8,7 +8,7 @@ from polywire.client.inbox import Intake
 from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.commands import Message
 from polywire.protocols.sabc.headers import Header
-from polywire.protocols.sabc.peer.failures import Failure
+from polywire.protocols.sabc.peer.failures import Failure, Truncated
 from polywire.protocols.sabc.peer.sending import Sender
 
 
@@ -71,7 +71,9 @@ class Asking:
         waiter = self._waiting.pop(ref_msg_id, None)
         if waiter is None or waiter.done():
             return False
-        if isinstance(answer, Whole):
+        if isinstance(answer, Whole) and answer.truncated:
+            waiter.set_exception(Truncated(answer))
+        elif isinstance(answer, Whole):
             waiter.set_result(answer)
         else:
             waiter.set_exception(answer)

@@ -1,6 +1,7 @@
 """What an sABC peer raises in its program."""
 
 from polywire.client.errors import ClientError
+from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.errors import MEANINGS
 from polywire.protocols.sabc.headers import Header
 
@@ -16,3 +17,11 @@ class Failure(ClientError):
         self.text = text or MEANINGS.get(self.code, "")
         self.headers = headers
         super().__init__(f"{self.code} {self.text}".strip())
+
+
+class Truncated(Failure):
+    """The message, or its answer, was cut at a size limit (SABC-136). ``answer`` is what came, ``code`` is 413."""
+
+    def __init__(self, answer: Whole) -> None:
+        super().__init__("413", "the message, or its answer, was cut at the size limit")
+        self.answer = answer

@@ -56,7 +56,8 @@ class Peer(LivePeer):
         self._session = Session(side, own)
         self._decoder = limits.decoder(own, messages=messages)
         self._assembly = Assembly()
-        self._sender = Sender(self._session, messages=messages, max_frame=limits.max_frame)
+        most = limits.max_message if limits.max_sent is None else limits.max_sent
+        self._sender = Sender(self._session, messages=messages, frame_size=limits.frame_size, max_sent=most)
         self._handling = Handling(self, self._sender, limit=limits.in_flight)
         self._handling.handler = handler
         self._asking = Asking(self._sender, self.intake, limit=limits.in_flight)
@@ -97,6 +98,9 @@ class Peer(LivePeer):
         msg_id: str | None = None,
     ) -> Whole:
         """Send a message, and wait for its answer; an acknowledgement has the body ``OK``. An ERROR raises ``Failure``.
+
+        A message over the limit in ``Limits.max_sent`` is not sent (``LocalProtocolError``). One that was cut at the
+        other side's limit raises ``Truncated``.
 
         Where this is cancelled or timed out, the answer, should it come, is passed over. ``msg_id`` is one of
         ``new_id``, for those who want to know it before.
@@ -248,11 +252,12 @@ class Peer(LivePeer):
             self._sender.reason = f"the server refused: {failure}"
             self._not_opened(Refused(failure.text, code=failure.code, temporary=failure.code in TEMPORARY))
             return
-        if frame.ref_msg_id is not None and self._asking.answered(frame.ref_msg_id, failure):
+        about = frame.about
+        if about is not None and self._asking.answered(about, failure):
             return
         if self.failed is not None:
             self.failed(failure)
-        elif frame.ref_msg_id is None:
+        elif about is None:
             log.warning("the other side reports an error: %s", failure)
 
     # A session's beginning and end.

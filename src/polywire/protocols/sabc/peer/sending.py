@@ -11,21 +11,23 @@ from polywire.client.link import Link
 from polywire.protocols.frame import Frame
 from polywire.protocols.sabc.commands import Message
 from polywire.protocols.sabc.encoding import encode, split
+from polywire.protocols.sabc.errors import LocalProtocolError
 from polywire.protocols.sabc.state import Session, State
 
 
 class Sender:
-    """One peer's way out. ``messages``: the link keeps messages apart. ``max_frame``: octets of a frame, 0 for any.
+    """One peer's way out. ``messages``: the link keeps messages apart. ``reason`` says why it is closed.
 
-    ``reason`` says why it is closed.
+    ``frame_size``: bytes of a frame, ``max_sent``: bytes of all frames of a message, 0 for any number.
     """
 
-    def __init__(self, session: Session, *, messages: bool, max_frame: int) -> None:
+    def __init__(self, session: Session, *, messages: bool, frame_size: int, max_sent: int) -> None:
         self.session = session
         self.link: Link | None = None
         self.reason = ""
         self._messages = messages
-        self._max_frame = max_frame
+        self._frame_size = frame_size
+        self._max_sent = max_sent
 
     @property
     def is_open(self) -> bool:
@@ -54,28 +56,24 @@ class Sender:
 
     async def deliver(self, message: Message) -> None:
         """Send a message, in several frames where it is long, and wait where the connection does not take more."""
-        if not self._max_frame or len(message.body) < self._max_frame // 2:  # base64 makes it a third longer
-            self.send(message)
-        else:
-            pieces = [encode(piece) for piece in split(message, self._max_frame)]
-            self.session.send(message)
-            while pieces:
-                self._write(pieces.pop(0))
-                try:
-                    await self.room()
-                except asyncio.CancelledError:
-                    # There is no way to take back what is begun, and the other side would wait for the rest.
-                    while pieces:
-                        self._write(pieces.pop(0))
-                    raise
-        await self.room()
+        pieces = self._frames(message)
+        self.session.send(message)
+        while pieces:
+            self._write(pieces.pop(0))
+            try:
+                await self.room()
+            except asyncio.CancelledError:
+                # There is no way to take back what is begun, and the other side would wait for the rest.
+                while pieces:
+                    self._write(pieces.pop(0))
+                raise
         if self.link is None:
             raise ConnectionLost(self.reason, sent=True)
 
     def answer(self, frame: Frame) -> None:
         """Send an answer at once, in several frames where it is long."""
-        if isinstance(frame, Message) and self._max_frame and len(frame.body) >= self._max_frame // 2:
-            pieces = [encode(piece) for piece in split(frame, self._max_frame)]
+        if isinstance(frame, Message):
+            pieces = self._frames(frame)
             self.session.send(frame)
             for piece in pieces:
                 self._write(piece)
@@ -92,6 +90,19 @@ class Sender:
         """The connection has ended."""
         self.link = None
         self.reason = self.reason or reason
+
+    def _frames(self, message: Message) -> list[bytes]:
+        """The message's frames. Raises ``LocalProtocolError`` where it is larger than the other side takes."""
+        whole = encode(message)
+        frames = [whole]
+        if self._frame_size and len(whole) > self._frame_size:
+            with contextlib.suppress(LocalProtocolError):  # its headers alone fill a frame: it goes in one
+                frames = [encode(piece) for piece in split(message, self._frame_size)]
+        size = sum(map(len, frames))
+        if self._max_sent and size > self._max_sent:
+            reason = f"the message has {size} bytes, more than the {self._max_sent} that the other side takes"
+            raise LocalProtocolError(reason, rule="SABC-136")
+        return frames
 
     def _write(self, octets: bytes) -> None:
         if self.link is None:
