@@ -1,6 +1,8 @@
 """Limits of what all clients have together, queues and retained messages: each protocol's own refusal."""
 
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -108,7 +110,9 @@ def test_fmqp_discards_and_counts_both(hub: HubProcess) -> None:
 
 @pytest.mark.parametrize("key", ["umq", "mqtt"])
 @pytest.mark.rule("UMQ-143")
-def test_what_can_not_be_retained_is_delivered_all_the_same(hub: HubProcess, client: Friend, key: str) -> None:
+def test_what_can_not_be_retained_is_refused_or_where_that_can_not_be_said_delivered_unretained(
+    hub: HubProcess, client: Friend, key: str
+) -> None:
     expected = {
         "umq": "E1:9 Limit exceeded: no room for another retained message",
         "mqtt": str(mqtt.Puback(7)),  # which has no word for it
@@ -116,7 +120,60 @@ def test_what_can_not_be_retained_is_delivered_all_the_same(hub: HubProcess, cli
     listener = friend(hub, "fmqp")
     listener.subscribe("news")
     assert answer_to_publishing(client, "news", retain=True) == expected[key]
-    assert listener.hear() == b"y" * 200
+    listener.publish("news", b"next")
+    assert listener.hear() == (b"y" * 200 if key == "mqtt" else b"next")
     listener.close()
     assert hub.metric("polywire_retained_octets") <= 4096
     assert hub.metric(f'polywire_dropped_total{{protocol="{key}",reason="retained-full"}}') == 1
+
+
+EXPLODING = ["/".join("a+"[number >> level & 1] for level in range(100)) for number in range(1, 1001)]
+"""Patterns that all match one name, by paths that hardly meet: a search for its subscribers visits all of them."""
+
+
+@EACH
+def test_patterns_that_would_make_publications_too_costly_are_refused(client: Friend, key: str) -> None:
+    answers = [answer_to_subscribing(client, pattern) for pattern in EXPLODING[:30]]
+    refused = {
+        "umq": "E1:9 Limit exceeded: your patterns overlap in too many ways",
+        "micromsg": "your patterns overlap in too many ways",
+        "mqtt": "codes=(128,)",
+        "sabc": "error-code::429",
+    }
+    assert refused[key] not in answers[0]
+    assert refused[key] in answers[-1]
+    assert refused[key] not in answer_to_subscribing(client, "plain/topic")
+
+
+def answer_to_subscribing(client: Friend, pattern: str) -> str:
+    stars = pattern.replace("+", "*")
+    if isinstance(client, SabcFriend):
+        client.line.send(client.frame("op::subscribe", f"destination::{stars}"))
+    elif isinstance(client, MicromsgFriend):
+        client.line.send(encode(Command("subscribe", (("destination", f"topic/{stars}"),))))
+        client.line.send(encode(Command("ping", ())))
+    elif isinstance(client, MqttFriend):
+        client.line.send(mqtt.encode(mqtt.Subscribe(7, ((pattern, 1),))))
+    else:
+        client.line.send(f'C1:["subscribe","{stars}",{abs(hash(pattern)) % 1_000_000}]'.encode())
+    answer = str(client.word())
+    if isinstance(client, MicromsgFriend) and "pong" not in answer:
+        assert "pong" in str(client.word())
+    return answer
+
+
+def test_retained_messages_at_the_limit_are_after_a_restart_what_they_were_before(tmp_path: Path) -> None:
+    with running_hub("limits.retained_messages=2", journal=tmp_path) as hub:
+        publisher = friend(hub, "mqtt")
+        for number, (topic, body) in enumerate([("a", b"1"), ("b", b"1"), ("c", b"1"), ("a", b"2")], 1):
+            publisher.line.send(mqtt.encode(mqtt.Publish(topic, body, qos=1, packet_id=number, retain=True)))
+            assert publisher.word() == mqtt.Puback(number)
+        publisher.close()
+        hub.stop(signal.SIGKILL)
+    with running_hub("limits.retained_messages=2", journal=tmp_path) as hub:
+        reader = friend(hub, "mqtt")
+        reader.line.send(mqtt.encode(mqtt.Subscribe(1, (("#", 0),))))
+        assert reader.word() == mqtt.Suback(1, (0,))
+        reader.publish("end", b"end")
+        assert sorted([reader.hear(), reader.hear(), reader.hear()]) == [b"1", b"2", b"end"]
+        reader.close()

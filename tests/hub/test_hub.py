@@ -32,7 +32,7 @@ class Site:
     def subscribe(self, client: Client, pattern: str, *, protocol: int = -1) -> Recorder:
         link = FakeLink(self.loop)
         recorder = Recorder(from_stars(pattern), link, client.number, protocol=protocol)
-        for message in self.hub.subscribe(client, pattern, recorder):
+        for message in self.hub.subscribe(client, pattern, recorder) or ():
             recorder.deliver(message)
         return recorder
 
@@ -97,17 +97,27 @@ def test_a_full_queue_refuses(site: Site) -> None:
 def test_a_deserted_empty_queue_is_forgotten(site: Site) -> None:
     worker = Worker()
     queue = site.hub.queue("jobs")
-    queue.attach(worker)
-    site.hub.stop_consuming(queue, worker)
+    client = site.client()
+    site.hub.consume(client, queue, worker)
+    site.hub.stop_consuming(client, worker)
     assert site.hub.queues == {}
 
 
-def test_no_room_for_retained_messages_is_told_but_the_message_goes_out(site: Site) -> None:
+def test_what_can_not_be_retained_is_refused_before_anything_is_done_with_it(site: Site) -> None:
     client = site.client()
     site.hub.retained.limit = 0
     listener = site.subscribe(client, "a")
     assert site.hub.publish(Message("a", b"x", retain=True), client) == RETAINED_FULL
-    assert bodies(listener) == [b"x"]
+    assert bodies(listener) == []
+
+
+def test_where_the_publisher_can_not_be_told_it_goes_out_unretained(site: Site) -> None:
+    client = site.client()
+    site.hub.retained.limit = 0
+    listener = site.subscribe(client, "a")
+    assert site.hub.publish(Message("a", b"x", retain=True), client, must_retain=False) is None
+    assert (bodies(listener), listener.got[0].retain, len(site.hub.retained)) == ([b"x"], False, 0)
+    assert client.counters.dropped == {RETAINED_FULL: 1}
 
 
 OWN = AccessRules([AccessRule(["publish"], ["own/**"])]).grants(Identity("me"), "one")
@@ -246,10 +256,10 @@ def test_there_are_so_many_queues_at_once_only(site: Site) -> None:
     assert site.hub.publish(Message("queue/a", b"y"), client) is None
     assert (site.hub.takes_queue("queue/a"), site.hub.takes_queue("queue/b")) == (True, False)
     queue = site.hub.queue("a")
-    queue.attach(worker)
+    site.hub.consume(client, queue, worker)
     for _ in range(2):
         worker.got.pop().ack()
-    site.hub.stop_consuming(queue, worker)
+    site.hub.stop_consuming(client, worker)
     assert site.hub.publish(Message("queue/b", b"x"), client) is None
 
 

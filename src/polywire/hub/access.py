@@ -226,6 +226,9 @@ class Grants:
 EVERYTHING: Final = Grants((), everything=True)
 """What everybody may do where there is no rule."""
 
+NOTHING: Final = Grants(())
+"""What a client may do whose login has been revoked."""
+
 
 @final
 class AccessRules:

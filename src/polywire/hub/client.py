@@ -4,8 +4,10 @@ from typing import Final, final
 
 from polywire.hub.access import ANONYMOUS, EVERYTHING, Grants, Identity
 from polywire.hub.counters import Counters
+from polywire.hub.demand import Watcher
 from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
+from polywire.hub.queues import Consumer, Queue
 from polywire.hub.routes import Subscription
 
 
@@ -62,6 +64,10 @@ class Client:
         self.reason = ""  # why its connection ended, where that was no ordinary end
         self.joined = False
         self.subscriptions: Final[dict[object, Subscription]] = {}
+        self.consumers: Final[dict[Consumer, Queue]] = {}
+        self.watchers: Final[dict[object, Watcher]] = {}
+        self.revoked: Final[set[object]] = set()  # those among the three that its rights don't allow any more
+        self.reach = 0  # how much its patterns added to the work a publication may cause
         self.demands: Final[dict[str, int]] = {}
         self.wills: Final = Wills()
         self.forwards_empty = True  # whether subscribers get what it publishes without a body

@@ -11,7 +11,7 @@ from polywire.hub.access import Grants
 from polywire.hub.channels import MAX_LEVELS, REST, is_literal, to_stars
 from polywire.hub.client import Client
 from polywire.hub.counters import Counters
-from polywire.hub.demand import Demand
+from polywire.hub.demand import Demand, Watcher
 from polywire.hub.message import Message
 from polywire.hub.outbox import JOIN_BELOW, Flusher, Later, Outbox
 from polywire.hub.queues import MAX_MESSAGES, MAX_OCTETS, Consumer, Queue
@@ -24,6 +24,9 @@ from polywire.protocols.frame import Run
 
 MAX_VIEWS: Final = 4096
 MAX_QUEUES: Final = 10_000
+MAX_REACH: Final = 1_000
+MAX_REACH_TOGETHER: Final = 20_000
+COSTLY_PATTERN: Final = "your patterns overlap in too many ways; use fewer, or fewer levels and wildcards in each"
 NO_QUEUE: Final = "the hub has no room for another queue"
 QUEUE_PREFIX: Final = "queue/"
 SIGNALS: Final = ("$/signals/stop", "$/signals/terminate")
@@ -34,6 +37,7 @@ QUEUE_FULL: Final = "queue-full"
 TOO_MANY_QUEUES: Final = "too-many-queues"
 RETAINED_FULL: Final = "retained-full"
 TOO_DEEP: Final = "too-deep"
+TOO_COSTLY: Final = "pattern-cost"
 DRAINING: Final = "draining"
 UNAVAILABLE: Final = "journal-unavailable"
 
@@ -74,6 +78,8 @@ class Hub:
         self.queue_messages = MAX_MESSAGES
         self.queue_octets = MAX_OCTETS
         self.most_queues = MAX_QUEUES
+        self.most_reach = MAX_REACH
+        self.most_reach_together = MAX_REACH_TOGETHER
         self.draining = False
         self.on_presence: list[Callable[[int], None]] = []
         self.on_signal: Callable[[str], None] | None = None
@@ -111,6 +117,12 @@ class Hub:
         for subscription in list(client.subscriptions.values()):
             self.table.discard(subscription)
         client.subscriptions.clear()
+        for watcher in client.watchers.values():
+            self.demand.unwatch(watcher)
+        client.watchers.clear()
+        for consumer in list(client.consumers):
+            self.stop_consuming(client, consumer)
+        client.revoked.clear()
         for topic in list(client.demands):
             self.demand.remove(topic)
         client.demands.clear()
@@ -132,7 +144,7 @@ class Hub:
             if is_service_channel(message.channel):
                 self.signal(message.channel, client)
             elif message.body or client.forwards_empty:
-                self.publish(message, client, acknowledged=False, flags=WILL_FLAG)
+                self.publish(message, client, acknowledged=False, must_retain=False, flags=WILL_FLAG)
             else:
                 self.clear(message, client)
 
@@ -157,17 +169,29 @@ class Hub:
             if self.recorder is not None:
                 self.recorder.cleared(to_stars(message.channel), client)
 
-    def publish(self, message: Message, client: Client, *, acknowledged: bool = True, flags: int = 0) -> str | None:
+    def publish(
+        self,
+        message: Message,
+        client: Client,
+        *,
+        acknowledged: bool = True,
+        must_retain: bool = True,
+        flags: int = 0,
+    ) -> str | None:
         """Pass a client's message on: to the subscribers, the queue, the retained ones. Why not, where it can't be.
 
-        ``acknowledged``: the client will be told that it is safe. ``flags`` are the journal's.
+        ``acknowledged``: the client will be notified that it is on disk. ``must_retain``: a message that can't be
+        retained is refused; without it, for protocols that can't say so, it is passed on and not retained. ``flags``
+        are the journal's. Everything is decided before anything is recorded.
         """
+        if message.retain and not must_retain and not self.retained.has_room(message):
+            client.counters.drop(RETAINED_FULL)
+            message = message.unretained()
         refused = self.refusal(message, client, acknowledged=acknowledged)
         if refused is None:
             if self.recorder is not None:
                 self.record(message, client, self.recorder, flags)
-            refused = self.deliver(message, client)
-        if refused is None:
+            self.deliver(message, client)
             client.counters.messages_in += 1
         else:
             client.counters.drop(refused)
@@ -190,6 +214,8 @@ class Hub:
             return UNAVAILABLE
         if is_queue(channel) and not self.queue(channel[len(QUEUE_PREFIX) :]).has_room(message):
             return QUEUE_FULL
+        if message.retain and not self.retained.has_room(message):
+            return RETAINED_FULL
         return None
 
     def record(self, message: Message, client: Client, recorder: Recorder, flags: int = 0) -> None:
@@ -201,20 +227,20 @@ class Hub:
             heard = len(self._subscriptions(channel)) > 0
             message.offset = recorder.published(message, client, flags, heard=heard)
 
-    def deliver(self, message: Message, client: Client) -> str | None:
+    def deliver(self, message: Message, client: Client) -> None:
         """Pass on what can be taken, and is recorded."""
         channel = message.channel
         if is_queue(channel):
             self.queue(channel[len(QUEUE_PREFIX) :]).enter(message)
-            return None
+            return
         if message.body_failed:
             self._relay_failed(message, client)
-            return None
-        kept = not message.retain or self.retained.keep(message)
+            return
+        if message.retain:
+            self.retained.keep(message)
         self.route(message)
         if self.on_service_topic is not None and is_service_topic(channel):
             self.on_service_topic(message, client)
-        return None if kept else RETAINED_FULL
 
     def route(self, message: Message) -> None:
         """Deliver a message to the subscribers of its channel, or of all channels its pattern meets."""
@@ -278,24 +304,27 @@ class Hub:
         for queue in self.queues.values():
             queue.stopped = True
 
-    def subscribe(self, client: Client, key: object, subscription: Subscription) -> list[Message]:
-        """Add a subscription under the session's own ``key``. Returns the retained messages it is to get first."""
+    def subscribe(self, client: Client, key: object, subscription: Subscription) -> list[Message] | None:
+        """Add a subscription under the session's own ``key``. Returns the retained messages it is to get first.
+
+        None, and it is counted, where the client's patterns would make publications too much work.
+        """
+        before = self.table.reach()
+        self.table.add(subscription)
+        grown = self.table.reach() - before
+        if grown > 0 and (client.reach + grown > self.most_reach or before + grown > self.most_reach_together):
+            self.table.discard(subscription)
+            client.counters.drop(TOO_COSTLY)
+            return None
+        client.reach += grown
         if self.recorder is not None:
             self.recorder.subscribed(client, to_stars(subscription.pattern))
         old = client.subscriptions.get(key)
         client.subscriptions[key] = subscription
-        self.table.add(subscription)
-        if subscription.counted:
-            pattern = subscription.pattern
-            times = client.demands.get(pattern, 0)
-            client.demands[pattern] = times + 1
-            if times == 0:
-                self.demand.add(pattern)
-            else:
-                self.demand.repeat(pattern)
+        self._count(client, subscription)
         if old is not None:
             # After the new one, so that demand does not seem to go away in between.
-            self._drop(client, old, replaced=True)
+            self._end(client, old, replaced=True)
         return self.retained.find(subscription.pattern, dollar=subscription.dollar)
 
     def unsubscribe(self, client: Client, key: object) -> bool:
@@ -305,7 +334,7 @@ class Hub:
             return False
         if self.recorder is not None:
             self.recorder.unsubscribed(client, to_stars(subscription.pattern))
-        self._drop(client, subscription, replaced=False)
+        self._end(client, subscription, replaced=False)
         return True
 
     def queue(self, name: str) -> Queue:
@@ -318,11 +347,67 @@ class Hub:
             self.queues[name] = queue
         return queue
 
-    def stop_consuming(self, queue: Queue, consumer: Consumer) -> None:
+    def consume(self, client: Client, queue: Queue, consumer: Consumer) -> None:
+        """Let a client's consumer take from a queue."""
+        client.consumers[consumer] = queue
+        queue.attach(consumer)
+
+    def stop_consuming(self, client: Client, consumer: Consumer) -> None:
         """A consumer goes away. A queue with nothing in it and nobody at it is forgotten."""
+        queue = client.consumers.pop(consumer, None)
+        if queue is None:
+            return
+        client.revoked.discard(consumer)
         queue.detach(consumer)
         if queue.idle():
             self.queues.pop(queue.name, None)
+
+    def watch(self, client: Client, key: object, watcher: Watcher) -> None:
+        """Tell a client's watcher of the demand for topics, now and whenever it changes."""
+        client.watchers[key] = watcher
+        self.demand.watch(watcher)
+
+    def unwatch(self, client: Client, key: object) -> bool:
+        """Tell the watcher under ``key`` nothing more. False where there is none."""
+        watcher = client.watchers.pop(key, None)
+        if watcher is None:
+            return False
+        client.revoked.discard(watcher)
+        self.demand.unwatch(watcher)
+        return True
+
+    def regrant(self, client: Client, grants: Grants) -> None:
+        """Give a client other rights: what they don't allow any more gets nothing, what they allow again goes on.
+
+        Call ``Services.regrant`` when all clients have theirs.
+        """
+        client.grants = grants
+        revoked = client.revoked
+        for subscription in client.subscriptions.values():
+            if grants.may_subscribe(subscription.pattern, dollar=subscription.dollar):
+                if subscription in revoked:
+                    revoked.discard(subscription)
+                    self.table.add(subscription)
+                    self._count(client, subscription)
+            elif subscription not in revoked:
+                revoked.add(subscription)
+                self._drop(client, subscription, replaced=False)
+        for watcher in client.watchers.values():
+            if grants.may_subscribe(watcher.pattern):
+                if watcher in revoked:
+                    revoked.discard(watcher)
+                    self.demand.watch(watcher)
+            elif watcher not in revoked:
+                revoked.add(watcher)
+                self.demand.unwatch(watcher)
+        for consumer, queue in list(client.consumers.items()):
+            if grants.may_subscribe(QUEUE_PREFIX + queue.name):
+                if consumer in revoked:
+                    revoked.discard(consumer)
+                    queue.resume(consumer)
+            elif consumer not in revoked:
+                revoked.add(consumer)
+                queue.suspend(consumer)
 
     def safe(self, done: Callable[[], None], failed: Callable[[], None]) -> None:
         """Call ``done`` once everything accepted so far is safe, without a journal at once; ``failed`` if it can't be.
@@ -345,8 +430,28 @@ class Hub:
             else:
                 client.counters.drop(FAILED_BODY)
 
+    def _count(self, client: Client, subscription: Subscription) -> None:
+        """One more subscription is demand."""
+        if subscription.counted:
+            pattern = subscription.pattern
+            times = client.demands.get(pattern, 0)
+            client.demands[pattern] = times + 1
+            if times == 0:
+                self.demand.add(pattern)
+            else:
+                self.demand.repeat(pattern)
+
+    def _end(self, client: Client, subscription: Subscription, *, replaced: bool) -> None:
+        """A subscription is no longer the client's; one that was revoked has been dropped already."""
+        if subscription in client.revoked:
+            client.revoked.discard(subscription)
+        else:
+            self._drop(client, subscription, replaced=replaced)
+
     def _drop(self, client: Client, subscription: Subscription, *, replaced: bool) -> None:
+        before = self.table.reach()
         self.table.discard(subscription)
+        client.reach = max(0, client.reach + self.table.reach() - before)
         if subscription.counted:
             pattern = subscription.pattern
             times = client.demands.get(pattern, 0) - 1

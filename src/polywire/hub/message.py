@@ -89,6 +89,21 @@ class Message:
         self.offset: i64 = -1
         self.encoded: Final[dict[int, object]] = {}
 
+    def unretained(self) -> "Message":
+        """The same message, not to be retained."""
+        return Message(
+            self.channel,
+            self.body,
+            self.content_type,
+            self.headers,
+            self.attachments,
+            False,
+            self.time,
+            self.origin,
+            self.qos,
+            body_failed=self.body_failed,
+        )
+
     def header(self, name: str) -> HeaderValue | None:
         """The value of a header, or None."""
         for key, value in self.headers:

@@ -72,6 +72,7 @@ class Queue:
         self._unwanted: list[Delivery] = []  # by nobody who is here
         self._handed_out: Final[dict[int, Delivery]] = {}
         self._consumers: list[Consumer] = []
+        self._suspended: Final[list[Consumer]] = []
         self._turn = 0
         self._dispatching = False
 
@@ -88,7 +89,7 @@ class Queue:
 
     def idle(self) -> bool:
         """Whether the queue holds nothing and nobody consumes it."""
-        return len(self) == 0 and not self._consumers
+        return len(self) == 0 and not self._consumers and not self._suspended
 
     def has_room(self, message: Message) -> bool:
         """Whether the queue can take the message; it counts those that it can't."""
@@ -128,11 +129,24 @@ class Queue:
         """A consumer goes away: what it had and did not acknowledge returns to its old place."""
         if consumer in self._consumers:
             self._consumers.remove(consumer)
+        if consumer in self._suspended:
+            self._suspended.remove(consumer)
         self._take_back(list(consumer.pending.values()))
+
+    def suspend(self, consumer: Consumer) -> None:
+        """As ``detach``, but the consumer may ``resume``."""
+        self.detach(consumer)
+        self._suspended.append(consumer)
+
+    def resume(self, consumer: Consumer) -> None:
+        """Let a suspended consumer take part again."""
+        if consumer in self._suspended:
+            self._suspended.remove(consumer)
+            self.attach(consumer)
 
     def give_back(self, delivery: Delivery) -> None:
         """A consumer that stays does not want a message it was handed after all: it returns to its old place."""
-        if delivery.number in self._handed_out:
+        if self._handed_out.get(delivery.number) is delivery:
             self._take_back([delivery])
 
     def _take_back(self, returned: list[Delivery]) -> None:
@@ -142,7 +156,10 @@ class Queue:
             if delivery.consumer is not None:
                 delivery.consumer.pending.pop(delivery.number, None)
             delivery.consumer = None
-            self._waiting.appendleft(delivery)
+            # A new one, so that a late acknowledgement of the old one does not speak for the next consumer.
+            again = Delivery(self, delivery.message, delivery.number)
+            again.attempts = delivery.attempts
+            self._waiting.appendleft(again)
         if returned:
             # Others may have returned theirs before: the front is put in order again.
             front = sorted([self._waiting.popleft() for _ in range(self._unordered())], key=_number, reverse=True)
@@ -151,8 +168,9 @@ class Queue:
 
     def ack(self, delivery: Delivery) -> bool:
         """Forget a message that its consumer has. False where it is not handed out."""
-        if self._handed_out.pop(delivery.number, None) is None:
+        if self._handed_out.get(delivery.number) is not delivery:
             return False
+        del self._handed_out[delivery.number]
         consumer = delivery.consumer
         if consumer is not None:
             consumer.pending.pop(delivery.number, None)

@@ -12,6 +12,8 @@ from polywire.hub.trie import Trie
 
 MAX_MESSAGES: Final = 1_000_000
 MAX_OCTETS: Final = 256 * 1024 * 1024
+OWN: Final = "$/"
+"""How the channels begin that the hub alone publishes to; what it keeps there takes no client's place."""
 
 
 @final
@@ -22,11 +24,22 @@ class Retained:
         self.limit = limit
         self.most_octets = most_octets
         self.size = 0
+        self._own = 0  # how many are the hub's
         self._messages: Final[dict[str, Message]] = {}
         self._names: Final[Trie[str]] = Trie()
 
     def __len__(self) -> int:
         return len(self._messages)
+
+    def has_room(self, message: Message) -> bool:
+        """Whether the message can be kept; one that clears its channel, or is the hub's own, always can."""
+        if (not message.body and not message.attachments) or message.channel.startswith(OWN):
+            return True
+        old = self._messages.get(message.channel)
+        size = self.size + message.size() - (0 if old is None else old.size())
+        if size > self.most_octets and size > self.size:
+            return False
+        return old is not None or len(self._messages) - self._own < self.limit
 
     def keep(self, message: Message) -> bool:
         """Keep the message, or with an empty body clear its channel. False where there is no room for it."""
@@ -35,18 +48,19 @@ class Retained:
         if not message.body and not message.attachments:
             if old is not None:
                 del self._messages[channel]
+                self._own -= channel.startswith(OWN)
                 self._names.discard(channel, channel)
                 self.size -= old.size()
             return True
-        size = self.size + message.size() - (0 if old is None else old.size())
-        if size > self.most_octets and size > self.size:
+        if not self.has_room(message):
             return False
         if old is None:
-            if len(self._messages) >= self.limit:
-                return False
             self._names.add(channel, channel)
+            self._own += channel.startswith(OWN)
+        else:
+            self.size -= old.size()
         self._messages[channel] = message
-        self.size = size
+        self.size += message.size()
         return True
 
     def get(self, channel: str) -> Message | None:

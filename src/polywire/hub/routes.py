@@ -211,7 +211,7 @@ class RouteTable:
         if len(subscriptions) == 1:
             alone = subscriptions[0].alone
             if alone is None:
-                alone = Route(subscriptions, ())
+                alone = Route(subscriptions, _key(subscriptions))
                 subscriptions[0].alone = alone
             return alone
         key = _key(subscriptions)

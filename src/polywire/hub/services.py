@@ -120,6 +120,7 @@ class Services:
         self._later: Final = later
         self._clock: Final = clock
         self._providers: Final[dict[str, list[Provider]]] = {}
+        self._suspended: Final[dict[str, list[Provider]]] = {}  # offers that the access rules don't allow any more
         self._turns: Final[dict[str, int]] = {}
         self._open: Final[dict[Provider, set[Call]]] = {}
         self._made: Final[dict[Caller, set[Call]]] = {}
@@ -131,6 +132,7 @@ class Services:
 
     def serve(self, service: str, provider: Provider) -> bool:
         """Offer a service. False where this provider does already."""
+        _discard(self._suspended, service, provider)
         providers = self._providers.setdefault(service, [])
         if provider in providers:
             return False
@@ -138,15 +140,25 @@ class Services:
         return True
 
     def unserve(self, service: str, provider: Provider) -> bool:
-        """Offer it no more; calls under way go on. False where this provider did not."""
-        providers = self._providers.get(service)
-        if providers is None or provider not in providers:
-            return False
-        providers.remove(provider)
-        if not providers:
-            del self._providers[service]
+        """Offer it no more; calls in flight go on. False where this provider did not."""
+        if not _discard(self._providers, service, provider):
+            return _discard(self._suspended, service, provider)
+        if service not in self._providers:
             self._turns.pop(service, None)
         return True
+
+    def regrant(self) -> None:
+        """Clients' rights have changed: suspend offers they may not make any more, resume those they may again.
+
+        Calls in flight go on.
+        """
+        denied = _offers(self._providers, allowed=False)
+        allowed = _offers(self._suspended, allowed=True)
+        for service, provider in denied:
+            self.unserve(service, provider)
+            self._suspended.setdefault(service, []).append(provider)
+        for service, provider in allowed:
+            self.serve(service, provider)
 
     def offered(self, service: str) -> bool:
         """Whether somebody offers the service here."""
@@ -240,8 +252,9 @@ class Services:
 
     def provider_gone(self, provider: Provider) -> None:
         """A provider went away: it offers nothing any more, and those who wait for it are told."""
-        for service in [name for name, providers in self._providers.items() if provider in providers]:
-            self.unserve(service, provider)
+        for offers in (self._providers, self._suspended):
+            for service in [name for name, providers in offers.items() if provider in providers]:
+                self.unserve(service, provider)
         for call in list(self._open.get(provider, ())):
             self.fail(call, CallError(503, "provider-gone", "the provider disconnected before it replied", 1))
 
@@ -302,6 +315,28 @@ def failed_body_text(message: Message) -> str:
     """What a receiver that needs a body is told where the body failed."""
     failure = message.attachments[0]
     return f"the body failed: {failure.text}" if isinstance(failure, FailedAttachment) else "the body failed"
+
+
+def _offers(offers: dict[str, list[Provider]], *, allowed: bool) -> list[tuple[str, Provider]]:
+    """Those among these offers whose client may make them, or may not."""
+    found: list[tuple[str, Provider]] = []
+    for service, providers in offers.items():
+        for provider in providers:
+            client = provider.connection
+            if client is not None and client.grants.may_serve(service) == allowed:
+                found.append((service, provider))
+    return found
+
+
+def _discard(offers: dict[str, list[Provider]], service: str, provider: Provider) -> bool:
+    """Take a provider from the offers of a service, and say whether it was there."""
+    providers = offers.get(service)
+    if providers is None or provider not in providers:
+        return False
+    providers.remove(provider)
+    if not providers:
+        del offers[service]
+    return True
 
 
 def _remove(calls: dict[Provider, set[Call]], provider: Provider, call: Call) -> None:

@@ -15,7 +15,7 @@ from polywire.security.certificates import CertificateError, CertificateNames
 from polywire.security.credentials import Credentials
 from polywire.security.throttle import Throttle
 from polywire.security.tokens import TokenError, Tokens
-from polywire.security.users import Users
+from polywire.security.users import NO_PASSWORD, Users
 
 
 class LoginError(PolywireError):
@@ -85,6 +85,24 @@ class Authenticator:
         except LoginError:
             self.throttle.failed(address, now)
             raise
+
+    def renewed(self, identity: Identity) -> Identity | None:
+        """A client that logged in earlier, with the groups it has today; None where it could not log in any more.
+
+        A password that has changed does not end logins made with the old one.
+        """
+        if identity.how == "password":
+            user = self.users.by_name.get(identity.name) if self.users is not None else None
+            if user is None or user.hash == NO_PASSWORD:
+                return None
+            return Identity(identity.name, user.groups, identity.how, identity.expires)
+        if identity.how == "token":
+            return identity if self.tokens is not None else None
+        if identity.how == "certificate":
+            return self._known(identity.name, identity.how) if self.certificates is not None else None
+        if identity.how == "listener":
+            return self._known(identity.name, identity.how)
+        return identity if self.anonymous else None
 
     def _by_token(self, token: str | bytes) -> Identity:
         if self.tokens is None:

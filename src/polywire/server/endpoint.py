@@ -23,6 +23,7 @@ CLOSE_TIME = 2.0
 """Seconds a peer has to take its last octets once its connection is being closed."""
 
 EXPIRED = "login-expired"
+REVOKED = "login-revoked"
 HANDSHAKE_TIME = "handshake-time"
 IDLE_TIME = "idle-time"
 INTERNAL_ERROR = "internal-error"
@@ -301,6 +302,13 @@ class Endpoint:
         self._expiry = None
         if self._session is not None and not self._closing:
             self.broke(EXPIRED)
+            self._session.goodbye(expired=True)
+
+    def revoke(self) -> None:
+        """A reload has locked the peer out: the protocol's last words, then the end."""
+        if self._session is not None and not self._closing:
+            self.broke(REVOKED)
+            log.info("%s: its login was revoked by a reload, its connection is closed", self.client)
             self._session.goodbye(expired=True)
 
     def _guarded(self, act: Callable[..., None], *arguments: object) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from polywire.hub.access import ANONYMOUS, AccessRules, Identity
+from polywire.hub.access import ANONYMOUS, NOTHING, AccessRules, Identity
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.outbox import POLICIES
@@ -54,6 +54,7 @@ class Gate:
         self._threads = ThreadPoolExecutor(LOGIN_THREADS, "polywire-login")
         self._waiting = 0
         self._listener_users: dict[str, str] = {}
+        self._gone: set[Client] = set()  # clients that a reload has locked out, on their way out
         self._full = Seldom(log, loop.time)
         self._failed = Seldom(log, loop.time)
         self.apply(Config(), Admission(None, AccessRules(), {}))
@@ -84,6 +85,8 @@ class Gate:
         self.hub.queue_messages = limits.queue_messages
         self.hub.queue_octets = limits.queue_octets
         self.hub.most_queues = limits.queues
+        self.hub.most_reach = limits.pattern_cost
+        self.hub.most_reach_together = limits.pattern_cost_total
         self.hub.retained.limit = limits.retained_messages
         self.hub.retained.most_octets = limits.retained_octets
         self._admission = admission
@@ -91,9 +94,13 @@ class Gate:
         fmqp = auth.listeners.fmqp if auth is not None else None
         self._listener_users = {"fmqp": fmqp} if fmqp else {}
         self.rules = admission.rules
-        for client in self.hub.clients.values():
-            self._regrant(client)
+        for client in list(self.hub.clients.values()):
+            self._renew(client)
+        self.hub.services.regrant()
         self.hub.forget_views()
+        for endpoint in [each for each in self.connections if each.client in self._gone]:
+            endpoint.revoke()
+        self._gone.clear()
 
     @property
     def has_logins(self) -> bool:
@@ -171,6 +178,18 @@ class Gate:
             self._full.warn("a connection is refused: there are %d, and no more are allowed", taken)
         return False
 
+    def _renew(self, client: Client) -> None:
+        """Give a connected client the groups and rights it has today; note it where it could not log in any more."""
+        authenticator = self._admission.authenticator
+        if authenticator is not None:
+            renewed = authenticator.renewed(client.identity)
+            if renewed is None or (renewed.how == "listener" and renewed.name not in self._listener_users.values()):
+                self._gone.add(client)
+                self.hub.regrant(client, NOTHING)
+                return
+            client.identity = self._admission.with_groups(renewed)
+        self.hub.regrant(client, self.rules.grants(client.identity, client.counters.protocol))
+
     def _back(self, ended: "Future[Identity | Refusal]", done: Callable[[Identity | Refusal], None]) -> None:
         """A thread is done: go on in the loop."""
 
@@ -193,13 +212,6 @@ class Gate:
             user = error.user[:NAME_SHOWN]
             self._failed.warn("login of %r from %s failed: %s", user, address, error.cause)
             return Refusal("login failed")
-
-    def _regrant(self, client: Client) -> None:
-        """Give a connected client the rights of today; subscriptions that are no longer allowed get nothing more."""
-        client.grants = self.rules.grants(client.identity, client.counters.protocol)
-        for subscription in client.subscriptions.values():
-            if not client.grants.may_subscribe(subscription.pattern, dollar=subscription.dollar):
-                self.hub.table.discard(subscription)
 
 
 class Knock:

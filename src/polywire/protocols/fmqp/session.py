@@ -134,7 +134,6 @@ class FmqpSession:
         self._max_subscriptions: Final = limits.subscriptions
         self._max_wills: Final = limits.wills
         self._max_wills_size: Final = limits.wills_size
-        self._watchers: Final[dict[str, FmqpWatcher]] = {}
         self._consumers: Final[dict[str, FmqpConsumer]] = {}
         self._draining = False
         self._now: i64 = 0
@@ -179,11 +178,6 @@ class FmqpSession:
 
     def lost(self) -> None:
         """The connection has ended, for whatever reason."""
-        for watcher in self._watchers.values():
-            self._hub.demand.unwatch(watcher)
-        self._watchers.clear()
-        for consumer in list(self._consumers.values()):
-            self._hub.stop_consuming(consumer.queue, consumer)
         self._consumers.clear()
         self._hub.leave(self._client)
 
@@ -267,7 +261,7 @@ class FmqpSession:
         if frame.last_will:
             self._leave_will(message)
         elif frame.body:
-            self._hub.publish(message, client, acknowledged=False)
+            self._hub.publish(message, client, acknowledged=False, must_retain=False)
         else:
             # FMQP-09: never forwarded. FMQP-57: with the cache flag it clears the cache.
             self._hub.clear(message, client)
@@ -299,8 +293,8 @@ class FmqpSession:
     def _subscribe(self, frame: Subscribe) -> None:
         client = self._client
         pattern = from_stars(frame.topic, rest=False)
-        held: i64 = len(client.subscriptions) + len(self._watchers) + len(self._consumers)
-        known = frame.topic in client.subscriptions or frame.topic in self._watchers
+        held: i64 = len(client.subscriptions) + len(client.watchers) + len(client.consumers)
+        known = frame.topic in client.subscriptions or frame.topic in client.watchers
         if not client.grants.may_subscribe(pattern):
             client.counters.drop(FORBIDDEN)
         elif held >= self._max_subscriptions and not known:
@@ -311,17 +305,15 @@ class FmqpSession:
             self._consume(frame.topic)
         else:
             subscription = FmqpSubscription(pattern, client, counted=not frame.debug)
-            for message in self._hub.subscribe(client, frame.topic, subscription):
+            for message in self._hub.subscribe(client, frame.topic, subscription) or ():
                 subscription.deliver(message)
 
     def _watch(self, topic: str, pattern: str) -> None:
-        watcher = self._watchers.get(topic)
+        watcher = self._client.watchers.get(topic)
         if watcher is not None:
             self._hub.demand.remind(watcher)
-            return
-        watcher = FmqpWatcher(pattern, self._client.outbox)
-        self._watchers[topic] = watcher
-        self._hub.demand.watch(watcher)
+        else:
+            self._hub.watch(self._client, topic, FmqpWatcher(pattern, self._client.outbox))
 
     def _consume(self, topic: str) -> None:
         if not self._hub.takes_queue(topic):
@@ -329,17 +321,15 @@ class FmqpSession:
         elif topic not in self._consumers:
             consumer = FmqpConsumer(self._hub.queue(topic[len(QUEUE_PREFIX) :]), self._client)
             self._consumers[topic] = consumer
-            consumer.queue.attach(consumer)
+            self._hub.consume(self._client, consumer.queue, consumer)
 
     def _unsubscribe(self, frame: Unsubscription) -> None:
         if frame.feedback:
-            watcher = self._watchers.pop(frame.topic, None)
-            if watcher is not None:
-                self._hub.demand.unwatch(watcher)
+            self._hub.unwatch(self._client, frame.topic)
             return
         consumer = self._consumers.pop(frame.topic, None)
         if consumer is not None:
-            self._hub.stop_consuming(consumer.queue, consumer)
+            self._hub.stop_consuming(self._client, consumer)
         else:
             self._hub.unsubscribe(self._client, frame.topic)
 

@@ -4,7 +4,7 @@ from collections import deque
 from typing import Final, final
 
 from polywire.hub.client import Client
-from polywire.hub.hub import NO_QUEUE, QUEUE_PREFIX, Hub, is_queue
+from polywire.hub.hub import COSTLY_PATTERN, NO_QUEUE, QUEUE_PREFIX, Hub, is_queue
 from polywire.protocols.micromsg import commands, places
 from polywire.protocols.micromsg.errors import BAD_FILTER, FORBIDDEN
 from polywire.protocols.micromsg.filters import Filter
@@ -56,7 +56,11 @@ class Receivers:
         else:
             self._seen.filters = len(self._filters)
             subscription = MicromsgSubscription(channel, client, self._outgoing, condition, self._seen)
-            for message in self._hub.subscribe(client, channel, subscription):
+            retained = self._hub.subscribe(client, channel, subscription)
+            if retained is None:
+                self._count_filter(channel, 0)
+                return Error(FORBIDDEN, (("destination", destination), ("reason", COSTLY_PATTERN)))
+            for message in retained:
                 subscription.deliver_kept(message)
         return None
 
@@ -95,7 +99,7 @@ class Receivers:
     def end(self) -> None:
         """The connection is gone. MICROMSG-139: what was not acknowledged returns to its queue."""
         for consumer in list(self._consumers.values()):
-            self._hub.stop_consuming(consumer.queue, consumer)
+            self._hub.stop_consuming(self._client, consumer)
         self._consumers.clear()
         self._turns.clear()
 
@@ -112,7 +116,7 @@ class Receivers:
         consumer = MicromsgConsumer(queue, destination, self._client, self._outgoing, condition)
         self._consumers[channel] = consumer
         self._turns.append(consumer)
-        queue.attach(consumer)
+        self._hub.consume(self._client, queue, consumer)
 
     def _leave(self, channel: str, consumer: MicromsgConsumer) -> None:
         """Stop consuming, unless the peer has messages it may still acknowledge."""
@@ -120,7 +124,7 @@ class Receivers:
             del self._consumers[channel]
             self._turns.remove(consumer)
             self._leaving -= 1
-            self._hub.stop_consuming(consumer.queue, consumer)
+            self._hub.stop_consuming(self._client, consumer)
 
     def _count_filter(self, channel: str, octets: int) -> None:
         self._filter_octets += octets - self._filters.pop(channel, 0)

@@ -180,7 +180,7 @@ class Incoming:
             self._client.counters.drop(SERVICE_CHANNEL)
             return True
         message = self.message(frame.topic, frame.payload, frame.qos, frame.retain)
-        refused = self._hub.publish(message, self._client, acknowledged=frame.qos > 0)
+        refused = self._hub.publish(message, self._client, acknowledged=frame.qos > 0, must_retain=False)
         return refused is None or refused not in NO_ROOM
 
     def _refuse(self, frame: Publish) -> None:

@@ -242,9 +242,10 @@ class MqttSubscription(Subscription):
 class MqttConsumer(Consumer):
     """A queue a connected client takes from, with the QoS of its subscription."""
 
-    def __init__(self, hub: Hub, queue: Queue, outgoing: Outgoing) -> None:
+    def __init__(self, hub: Hub, client: Client, queue: Queue, outgoing: Outgoing) -> None:
         super().__init__()
         self._hub: Final = hub
+        self._client: Final = client
         self.queue: Final = queue
         self._outgoing: Final = outgoing
         self.qos = 0
@@ -263,5 +264,5 @@ class MqttConsumer(Consumer):
         self.leaving = True
         if self.pending:
             return False
-        self._hub.stop_consuming(self.queue, self)
+        self._hub.stop_consuming(self._client, self)
         return True

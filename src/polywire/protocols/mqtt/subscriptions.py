@@ -71,19 +71,23 @@ class Subscriptions:
                 client.counters.drop(problem)
                 codes.append(FAILURE)
                 continue
-            self._filters[topic_filter] = qos
-            if self._ledger is not None:
-                self._ledger.wished(topic_filter, qos)
-            codes.append(qos)
             if is_queue(pattern):
                 self._hub.queue(pattern[len(QUEUE_PREFIX) :])  # so that the next filter's is counted on top of it
                 queues.append((topic_filter, qos))
             else:
                 subscription = MqttSubscription(pattern, qos, client, self._outgoing)
-                retained.append((subscription, self._hub.subscribe(client, topic_filter, subscription)))
+                messages = self._hub.subscribe(client, topic_filter, subscription)
+                if messages is None:
+                    codes.append(FAILURE)
+                    continue
+                retained.append((subscription, messages))
+            self._filters[topic_filter] = qos
+            if self._ledger is not None:
+                self._ledger.wished(topic_filter, qos)
+            codes.append(qos)
         self._answer(encode(suback(frame, tuple(codes))))
-        for subscription, messages in retained:
-            for message in messages:
+        for subscription, kept in retained:
+            for message in kept:
                 subscription.deliver_retained(message)
         for topic_filter, qos in queues:
             self._consume(topic_filter, qos)
@@ -115,7 +119,7 @@ class Subscriptions:
     def stop_consuming(self) -> None:
         """The connection has ended."""
         for consumer in list(self._consumers.values()):
-            self._hub.stop_consuming(consumer.queue, consumer)
+            self._hub.stop_consuming(self._client, consumer)
         self._consumers.clear()
 
     def _answer(self, octets: bytes) -> None:
@@ -146,10 +150,10 @@ class Subscriptions:
             consumer.queue.dispatch()
             return
         queue = self._hub.queue(channel[len(QUEUE_PREFIX) :])
-        consumer = MqttConsumer(self._hub, queue, self._outgoing)
+        consumer = MqttConsumer(self._hub, self._client, queue, self._outgoing)
         consumer.qos = qos
         self._consumers[channel] = consumer
-        queue.attach(consumer)
+        self._hub.consume(self._client, queue, consumer)
 
 
 @final

@@ -3,8 +3,8 @@
 from typing import Final, final
 
 from polywire.hub.channels import ANY, from_stars, name_problem
-from polywire.hub.hub import DRAINING as HUB_DRAINING
 from polywire.hub.hub import (
+    COSTLY_PATTERN,
     FORBIDDEN,
     NO_QUEUE,
     QUEUE_FULL,
@@ -16,6 +16,7 @@ from polywire.hub.hub import (
     UNWRITABLE,
     Hub,
 )
+from polywire.hub.hub import DRAINING as HUB_DRAINING
 from polywire.hub.peer import Limits
 from polywire.protocols.sabc import errors
 from polywire.protocols.sabc.answers import Answers
@@ -117,6 +118,9 @@ class Requests:
         else:
             subscription = SabcSubscription(pattern, self._hub.next_number(), self._line, whole.msg_id or "")
             retained = self._hub.subscribe(client, destination, subscription)
+            if retained is None:
+                self._line.error(errors.LIMIT, COSTLY_PATTERN, whole.msg_id)  # counted by the hub
+                return
             self._answers.accept(whole)
             for message in retained:
                 subscription.deliver(message)

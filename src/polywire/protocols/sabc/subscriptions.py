@@ -53,7 +53,7 @@ class Queues:
         self.stop(name)
         consumer = SabcConsumer(self, self._hub.queue(name), self._line, msg_id)
         self._consumers[name] = consumer
-        consumer.queue.attach(consumer)
+        self._hub.consume(self._line.client, consumer.queue, consumer)
 
     def stop(self, name: str) -> bool:
         """Take from it no more. False where the client did not."""
@@ -62,7 +62,7 @@ class Queues:
             return False
         for msg_id in [each for each, delivery in self._pending.items() if delivery.consumer is consumer]:
             del self._pending[msg_id]
-        self._hub.stop_consuming(consumer.queue, consumer)
+        self._hub.stop_consuming(self._line.client, consumer)
         self.dispatch()
         return True
 
@@ -72,7 +72,7 @@ class Queues:
         self._consumers.clear()
         self._pending.clear()
         for consumer in consumers:
-            self._hub.stop_consuming(consumer.queue, consumer)
+            self._hub.stop_consuming(self._line.client, consumer)
 
     def taken(self, msg_id: str, delivery: Delivery) -> None:
         """A message was pushed under this id."""

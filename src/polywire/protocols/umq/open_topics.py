@@ -4,9 +4,24 @@ from typing import Final, final
 
 from polywire.hub.client import Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub
+from polywire.hub.message import Message
 from polywire.protocols.umq.answers import Answers
 from polywire.protocols.umq.topics import Publications
 from polywire.protocols.umq.updates import TopicWriter, UmqConsumer, UmqSubscription
+
+
+@final
+class Retained:
+    """The retained messages a new subscription is to get."""
+
+    def __init__(self, subscription: UmqSubscription, messages: list[Message]) -> None:
+        self._subscription: Final = subscription
+        self._messages: Final = messages
+
+    def deliver(self) -> None:
+        """Send them."""
+        for message in self._messages:
+            self._subscription.deliver(message)
 
 
 @final
@@ -20,13 +35,13 @@ class OpenTopics:
         self._answers: Final = answers
         self._consumers: Final[dict[int, UmqConsumer]] = {}
 
-    def subscribe(self, topic_id: int, pattern: str, *, envelope: bool) -> None:
-        """Send what is published to the pattern from now on, after the retained messages. The id is open already."""
+    def subscribe(self, topic_id: int, pattern: str, *, envelope: bool) -> "Retained | None":
+        """Send what is published to the pattern from now on. Returns what is to be sent first; None where refused."""
         client = self._client
         writer = TopicWriter(client, topic_id, envelope=envelope)
         subscription = UmqSubscription(pattern, client, self._hub.next_number(), writer)
-        for message in self._hub.subscribe(client, topic_id, subscription):
-            subscription.deliver(message)
+        retained = self._hub.subscribe(client, topic_id, subscription)
+        return None if retained is None else Retained(subscription, retained)
 
     def consume(self, topic_id: int, channel: str, *, envelope: bool) -> None:
         """Send what the queue holds and will hold. The id is open already."""
@@ -34,7 +49,7 @@ class OpenTopics:
         writer = TopicWriter(self._client, topic_id, envelope=envelope)
         consumer = UmqConsumer(queue, self._client.outbox, writer)
         self._consumers[topic_id] = consumer
-        queue.attach(consumer)
+        self._hub.consume(self._client, queue, consumer)
 
     def end(self, topic_id: int) -> bool:
         """End a topic with its ``D``. False where the id is not open."""
@@ -59,6 +74,6 @@ class OpenTopics:
         if isinstance(topic_id, int):
             consumer = self._consumers.pop(topic_id, None)
             if consumer is not None:
-                self._hub.stop_consuming(consumer.queue, consumer)
+                self._hub.stop_consuming(self._client, consumer)
                 return
         self._hub.unsubscribe(self._client, topic_id)

@@ -8,6 +8,7 @@ from typing import Final, final
 from polywire.hub.channels import from_stars, is_literal, name_problem
 from polywire.hub.client import Client
 from polywire.hub.hub import (
+    COSTLY_PATTERN,
     DRAINING,
     FORBIDDEN,
     NO_QUEUE,
@@ -200,11 +201,16 @@ class Requests:
         if queued and not self._hub.takes_queue(pattern):
             raise MethodError(NO_QUEUE, rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
         self._topics.ids.open(method.topic_id)
-        self._answers.result(call_id)
         if queued:
+            self._answers.result(call_id)
             self._topics.consume(method.topic_id, pattern, envelope=method.envelope)
-        else:
-            self._topics.subscribe(method.topic_id, pattern, envelope=method.envelope)
+            return
+        retained = self._topics.subscribe(method.topic_id, pattern, envelope=method.envelope)
+        if retained is None:
+            self._topics.ids.close(method.topic_id)
+            raise MethodError(COSTLY_PATTERN, rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
+        self._answers.result(call_id)
+        retained.deliver()
 
     def _serve(self, call_id: int, method: Serve) -> None:
         check_name(method.service, "service", "UMQ-116")

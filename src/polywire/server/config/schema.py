@@ -154,6 +154,16 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     drain_time: Annotated[float, Seconds("How long accepted work may take to finish when the hub stops.")] = 10.0
     connections: Annotated[int, Count("Open connections, all protocols together.", most=1_000_000)] = 20_000
     subscriptions: Annotated[int, Count("Subscriptions of one connection.", most=10_000_000)] = 10_000
+    pattern_cost: Annotated[
+        int,
+        Count(
+            "How many steps the patterns of one connection may add to the search for a message's subscribers.",
+            most=10_000_000,
+        ),
+    ] = 1_000
+    pattern_cost_total: Annotated[
+        int, Count("How many steps that search may take at most, all patterns together.", most=10_000_000)
+    ] = 20_000
     in_flight: Annotated[int, Count("Calls and unacknowledged messages of one connection, each way.", most=65_535)] = (
         1_000
     )

@@ -1,0 +1,133 @@
+"""A reload gives and takes rights at once, whatever the client holds: topics, queues, services, its login itself."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hub_process import LISTEN, HubProcess, running_hub
+from tests.interop.speaker import FailureError, HungUpError, RefusedError, Speaker
+from tests.interop.speakers import speak
+from tests.interop.test_access import add_user
+
+KINDS = ["umq", "micromsg", "mqtt", "sabc"]
+EVERYTHING = '[[access]]\nactions = ["publish", "subscribe", "call", "serve"]\nchannels = ["**"]\n'
+DENIED = (
+    '[[access]]\nuser = "worker"\neffect = "deny"\nactions = ["subscribe", "serve"]\n'
+    'channels = ["news", "queue/jobs", "clock"]\n'
+)
+
+
+class Site:
+    """A hub with two users, and its configuration."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = folder / "polywire.toml"
+        self.users = folder / "polywire.users"
+        for name in ("worker", "boss"):
+            add_user(self.users, name, "staff")
+        self.write("")
+        self.reloads = 0
+
+    def write(self, rules: str) -> None:
+        listen = "[listen]\n" + "".join(f'{key} = "{address}"\n' for key, address in LISTEN.items())
+        self.config.write_text(f'{listen}[auth]\nusers = "{self.users}"\n{EVERYTHING}{rules}', encoding="utf-8")
+
+    def reload(self, hub: HubProcess, rules: str = "") -> None:
+        self.write(rules)
+        hub.lines.queue.clear()
+        hub.errors.clear()
+        hub.process.send_signal(signal.SIGHUP)
+        hub.wait_for_log("configuration reloaded")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.fixture
+def hub(site: Site) -> Iterator[HubProcess]:
+    with running_hub(config=site.config) as process:
+        yield process
+
+
+def login(hub: HubProcess, kind: str, user: str) -> Speaker:
+    return speak(kind, hub.addresses, user, f"{user}'s secret")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_denied_subscription_gets_nothing_and_goes_on_when_it_is_allowed_again(
+    site: Site, hub: HubProcess, kind: str
+) -> None:
+    with login(hub, kind, "worker") as worker, login(hub, "umq", "boss") as boss:
+        worker.subscribe("news")
+        worker.subscribe("other")
+        site.reload(hub, DENIED)
+        boss.publish("news", b"secret")
+        boss.publish("other", b"open")
+        assert worker.receive().body == b"open"
+        site.reload(hub)
+        boss.publish("news", b"public")
+        assert worker.receive().body == b"public"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_denied_consumer_takes_nothing_and_goes_on_when_it_is_allowed_again(
+    site: Site, hub: HubProcess, kind: str
+) -> None:
+    with login(hub, kind, "worker") as worker, login(hub, "umq", "boss") as boss:
+        worker.subscribe("queue/jobs")
+        worker.subscribe("other")
+        boss.publish("queue/jobs", b"before")
+        assert worker.receive().body == b"before"
+        site.reload(hub, DENIED)
+        boss.publish("queue/jobs", b"meanwhile")
+        boss.publish("other", b"open")
+        assert worker.receive().body == b"open"
+        site.reload(hub)
+        assert worker.receive().body == b"meanwhile"
+
+
+def test_a_late_acknowledgement_of_a_denied_consumer_does_not_speak_for_the_next(site: Site, hub: HubProcess) -> None:
+    with login(hub, "sabc", "worker") as worker, login(hub, "sabc", "boss") as boss:
+        worker.subscribe("queue/jobs")
+        boss.publish("queue/jobs", b"1")
+        heard = worker.receive(acknowledge=False)
+        assert heard.body == b"1"
+        site.reload(hub, DENIED)
+        boss.subscribe("queue/jobs")
+        assert boss.receive(acknowledge=False).body == b"1"
+    with login(hub, "umq", "boss") as other:
+        other.subscribe("queue/jobs")
+        assert other.receive().body == b"1"
+
+
+@pytest.mark.parametrize("kind", ["umq", "sabc"])
+def test_a_denied_service_is_offered_no_more_until_it_is_allowed_again(site: Site, hub: HubProcess, kind: str) -> None:
+    with login(hub, kind, "worker") as worker, login(hub, "umq", "boss") as boss:
+        worker.serve("clock")
+        ticket = boss.begin_call("clock", "now", b"")
+        worker.answer(lambda *_: b"noon")
+        assert boss.end_call(ticket) == b"noon"
+        site.reload(hub, DENIED)
+        with pytest.raises((FailureError, RefusedError)):
+            boss.call("clock", "now", b"")
+        site.reload(hub)
+        ticket = boss.begin_call("clock", "now", b"")
+        worker.answer(lambda *_: b"one")
+        assert boss.end_call(ticket) == b"one"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_user_who_is_deleted_is_disconnected_and_others_stay(site: Site, hub: HubProcess, kind: str) -> None:
+    with login(hub, kind, "worker") as worker, login(hub, "umq", "boss") as boss:
+        worker.subscribe("news")
+        lines = site.users.read_text(encoding="utf-8").splitlines()
+        site.users.write_text("\n".join(line for line in lines if not line.startswith("worker:")) + "\n", "utf-8")
+        site.reload(hub)
+        with pytest.raises((HungUpError, ConnectionError, OSError)):
+            worker.receive()
+        boss.publish("news", b"still here")
+        hub.wait_for_log("its login was revoked by a reload")
