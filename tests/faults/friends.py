@@ -213,14 +213,14 @@ class MqttFriend(Friend):
 class MicromsgFriend(Friend):
     """MicroMsg2 with ``batch-ack``."""
 
-    use = "pub-sub;batch-ack:max-count=100"
-
     def log_in(self, user: str, password: str) -> None:
         self._decoder = micromsg.Decoder(micromsg.CLIENT)
         auth = f";x-auth:user={user},password={password}" if user else ""
-        self.line.send(self._terms(self.use + auth))
-        assert isinstance(self.word(), micromsg.Handshake)
-        self.line.send(self._terms(self.use + auth))
+        self.line.send(self._terms(f"pub-sub;batch-ack:max-count=100{auth}"))
+        reply = self.word()
+        assert isinstance(reply, micromsg.Handshake)
+        (count,) = [each.max_count for each in reply.optional if each.name == extensions.BATCH_ACK]
+        self.line.send(self._terms(f"pub-sub;batch-ack:max-count={count}{auth}"))
         self._ping()
 
     def subscribe(self, topic: str) -> None:
