@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from polywire.errors import PolywireError
-from polywire.memory import tune_allocator
+from polywire.memory import leave_out_pandas, tune_allocator
 from polywire.server.config import Config, Loaded
 from polywire.server.descriptors import raise_limit
 from polywire.server.server import Server
@@ -27,6 +27,7 @@ def serve(loaded: Loaded, *, insecure: bool = False) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("picows").setLevel(logging.WARNING)  # it tells of every connection that ends
     tune_allocator()
+    leave_out_pandas()
     raise_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(loaded, insecure=insecure))
