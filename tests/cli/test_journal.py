@@ -1,6 +1,7 @@
 """``polywire journal``: what is printed, in which form, and with which exit code."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -181,6 +182,15 @@ def test_a_journal_that_is_not_there_is_named(tmp_path: Path, command: str) -> N
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", ["ls", "cat", "tail", "stats", "verify", "compact"])
+def test_a_directory_without_a_journal_is_an_error_that_tells_what_to_do(tmp_path: Path, command: str) -> None:
+    result = run(command, str(tmp_path))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{tmp_path}: there is no journal here" in result.stderr
+    assert "name the directory that journal.path is set to" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_the_journal_of_the_configuration_is_the_default(log: Log, tmp_path: Path) -> None:
     log.path.rename(tmp_path / "elsewhere")
     (tmp_path / "polywire.toml").write_text('[journal]\npath = "elsewhere"\n')
@@ -216,11 +226,29 @@ def test_verify_finds_damage_and_leaves_with_1(log: Log) -> None:
     assert [json.loads(line)["sound"] for line in result.stdout.splitlines()] == [True, False, True]
 
 
+@pytest.mark.parametrize("how", ["emptied", "removed", "cut"])
+def test_verify_reports_what_a_start_found_lost(log: Log, how: str) -> None:
+    newest = log.path / "00000000000000000020.arrow"
+    log.close()
+    if how == "removed":
+        newest.unlink()
+    else:
+        os.truncate(newest, 0 if how == "emptied" else newest.stat().st_size - 10)
+    for _ in range(3):  # before the next start, after it and after the one after that
+        result = run("verify")
+        assert result.exit_code == 1
+        assert "lost from offset 20: 5 rows" in result.stdout
+        assert "1 of them damaged, 5 rows lost" in result.stdout
+        json_lines = [json.loads(line) for line in run("verify", "--json").stdout.splitlines()]
+        assert sum(line["lost_rows"] for line in json_lines) == 5
+        Log(log.path, node="here").close()
+
+
 def test_verify_notes_what_does_no_harm_and_leaves_with_0(log: Log) -> None:
     (log.path / "00000000000000000010.index").unlink()
     shown = good("verify").splitlines()
     assert shown[0] == "00000000000000000010.arrow: note at 0: it has no index, or a bad one"
-    assert shown[1].endswith("25 rows in 3 segments, nothing is damaged")
+    assert shown[1].endswith("25 rows in 3 segments, nothing is damaged or missing")
 
 
 @pytest.mark.usefixtures("log")

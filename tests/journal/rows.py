@@ -46,11 +46,11 @@ def rows(first: int, count: int, *, node: str = NODE, body: bytes = b"", **colum
     return pa.RecordBatch.from_arrays(made, schema=SCHEMA)
 
 
-def compact(folder: Path, first_offset: int, row_group_size: int = 2) -> None:
+def compact(folder: Path, first_offset: int, row_group_size: int = 2, on_corrupt: str = "raise") -> None:
     """Put the closed segment as Parquet in its place."""
     journal = polywire.journal.open(folder)
     (segment,) = [found for found in journal.segments() if found.first_offset == first_offset]
-    batches = journal.scan(from_offset=first_offset, to_offset=segment.end_offset)
+    batches = journal.scan(from_offset=first_offset, to_offset=segment.end_offset, on_corrupt=on_corrupt)
     path = folder / segment.name
     table = pa.Table.from_batches(batches)
     pq.write_table(table, path.with_suffix(".parquet"), row_group_size=row_group_size, write_page_checksum=True)

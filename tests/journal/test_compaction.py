@@ -15,6 +15,7 @@ import pytest
 from polywire.journal import compaction
 from polywire.journal.compaction import Compacted, compact, compactable
 from polywire.journal.errors import CorruptBatch, JournalError
+from polywire.journal.index import read_index
 from polywire.journal.log import Log
 from polywire.journal.schema import PLAIN_SCHEMA
 from polywire.journal.segments import choose_segments
@@ -61,7 +62,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def test_a_compacted_segment_has_the_same_rows(tmp_path: Path) -> None:
-    batches = [rows(0, 5), odd_rows(5, 20), rows(25, 1), rows(40, 3)]
+    batches = [rows(0, 5), odd_rows(5, 20), rows(25, 1), rows(26, 3)]
     (path,) = write_segments(tmp_path, batches)
     before = path.stat().st_size
     done = compact(path)
@@ -70,10 +71,23 @@ def test_a_compacted_segment_has_the_same_rows(tmp_path: Path) -> None:
     assert done.octets == (tmp_path / done.name).stat().st_size
     assert names_in(tmp_path) == [
         f"{FIRST}.parquet",
-        "00000000000000000043.arrow",
-        "00000000000000000043.index",
+        "00000000000000000029.arrow",
+        "00000000000000000029.index",
         "lock",
     ]
+
+
+@pytest.mark.parametrize("lost", ["in the middle", "at the end", "all"])
+def test_a_segment_that_has_lost_rows_is_not_compacted(tmp_path: Path, lost: str) -> None:
+    second = 8 if lost == "in the middle" else 5
+    (path,) = write_segments(tmp_path, [rows(0, 5), rows(second, 3)])
+    (entry, _) = read_index(path.with_suffix(".index").read_bytes()) or []
+    if lost != "in the middle":
+        os.truncate(path, entry.end if lost == "at the end" else 0)
+    with pytest.raises(CorruptBatch):
+        compact(path)
+    assert path.exists()
+    assert path.with_suffix(".index").exists()
 
 
 def test_codes_are_read_as_text_by_everybody(tmp_path: Path) -> None:

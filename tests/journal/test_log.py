@@ -111,19 +111,58 @@ def test_a_full_segment_is_ended_and_the_next_begins_where_it_ended(tmp_path: Pa
     assert ends == [True, True, False]
 
 
-def test_a_segment_takes_rows_of_so_many_seconds_also_after_a_restart(tmp_path: Path) -> None:
-    with Log(tmp_path, node=NODE, segment_seconds=5) as log:  # a row a second
+class Clocks:
+    """Both clocks, as a test sets them: ``pass_by`` moves both, ``wall`` can also be set."""
+
+    def __init__(self) -> None:
+        self.monotonic = 1000.0
+        self.wall = START / SECOND
+
+    def pass_by(self, seconds: float) -> None:
+        self.monotonic += seconds
+        self.wall += seconds
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    made = Clocks()
+    monkeypatch.setattr("time.monotonic", lambda: made.monotonic)
+    monkeypatch.setattr("time.time", lambda: made.wall)
+    return made
+
+
+def test_a_segment_takes_rows_of_so_many_seconds_also_after_a_restart(tmp_path: Path, clocks: Clocks) -> None:
+    with Log(tmp_path, node=NODE, segment_seconds=5) as log:
         log.append(rows(0, 3), state=False)
+        clocks.pass_by(3)
         log.append(rows(3, 2), state=False)
         assert log.segment_offset == 0
+    clocks.pass_by(2)
+    clocks.monotonic = 17.0  # the machine was started again
     with Log(tmp_path, node=NODE, segment_seconds=5) as log:
         assert log.segment_offset == 0
         log.append(rows(5, 1), state=False)
         assert log.segment_offset == 5
+        clocks.pass_by(4.9)
         log.append(rows(6, 9), state=False)
-        assert log.segment_offset == 6
+        assert log.segment_offset == 5
+        clocks.pass_by(0.2)
         log.append(rows(15, 1), state=False)
         assert log.segment_offset == 15
+
+
+@pytest.mark.parametrize("set_to", [0.0, 4e9], ids=["back", "forward"])
+def test_setting_the_wall_clock_neither_ends_a_segment_nor_keeps_it_open(
+    tmp_path: Path, clocks: Clocks, set_to: float
+) -> None:
+    with Log(tmp_path, node=NODE, segment_seconds=5) as log:
+        log.append(rows(0, 3), state=False)
+        clocks.wall = set_to
+        log.append(rows(3, 1, ts=[round(set_to * SECOND)]), state=False)
+        assert log.segment_offset == 0
+        clocks.pass_by(5)
+        log.append(rows(4, 1, ts=[round(clocks.wall * SECOND)]), state=False)
+        assert log.segment_offset == 4
 
 
 def test_a_segment_can_be_ended_early_unless_it_is_empty(tmp_path: Path) -> None:

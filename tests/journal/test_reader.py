@@ -436,12 +436,46 @@ def test_a_segment_that_grew_and_was_ended_while_files_were_listed_is_read_whole
     assert (segment.damage, segment.octets, segment.ended) == ([], (single / ARROW).stat().st_size, True)
 
 
-def test_gaps_between_offsets_are_no_damage(tmp_path: Path) -> None:
-    journal = polywire.journal.open(write(tmp_path, rows(0, 3), rows(10, 3)))
-    assert column(journal.scan()) == [0, 1, 2, 10, 11, 12]
-    assert column(journal.scan(from_offset=5)) == [10, 11, 12]
-    assert column(journal.scan(from_offset=2, to_offset=11)) == [2, 10]
-    assert (journal.end_offset, journal.segments()[0].rows) == (13, 6)
+@pytest.mark.parametrize("form", ["active", "closed", "compacted", "two files"])
+def test_offsets_that_no_batch_has_are_rows_that_were_lost(tmp_path: Path, form: str) -> None:
+    with Log(tmp_path, node=NODE) as log:
+        log.append(rows(0, 3), state=False)
+        if form == "two files":
+            log.append(rows(3, 7), state=False)
+            log.roll()
+        log.append(rows(10, 3), state=False)
+        if form != "active":
+            log.roll()
+    if form == "two files":  # the second of three is gone
+        entry = entries_of(tmp_path)[0]
+        os.truncate(tmp_path / ARROW, entry.end)
+        (tmp_path / INDEX).unlink()
+    elif form == "compacted":
+        compact(tmp_path, 0, row_group_size=3, on_corrupt="skip")
+    journal = polywire.journal.open(tmp_path)
+    with pytest.raises(CorruptBatch, match="no file has these rows; lost are 7 rows from offset 3"):
+        list(journal.scan())
+    assert column(journal.scan(on_corrupt="skip")) == [0, 1, 2, 10, 11, 12]
+    assert column(journal.scan(on_corrupt="gap")) == [0, 1, 2, 3, 10, 11, 12]
+    assert column(journal.scan(on_corrupt="gap", from_offset=5)) == [5, 10, 11, 12]
+    assert column(journal.scan(on_corrupt="gap", from_offset=2, to_offset=11)) == [2, 3, 10]
+    assert column(batch for split in journal.splits() for batch in split.read(on_corrupt="gap")) == [
+        *range(4),
+        *range(10, 13),
+    ]
+    assert (journal.end_offset, sum(segment.rows for segment in journal.segments())) == (13, 6)
+
+
+def test_a_reader_that_follows_is_shown_rows_that_are_lost_meanwhile(tmp_path: Path) -> None:
+    with Log(tmp_path, node=NODE) as log:
+        log.append(rows(0, 3), state=False)
+        journal = polywire.journal.open(tmp_path)
+        assert column(journal.scan()) == [0, 1, 2]
+        log.append(rows(5, 1), state=False)
+        journal.refresh()
+        assert column(journal.scan(on_corrupt="gap")) == [0, 1, 2, 3, 5]
+        with pytest.raises(CorruptBatch, match="lost are 2 rows from offset 3"):
+            list(journal.scan())
 
 
 def test_large_and_small_batches_come_out_whole(tmp_path: Path) -> None:

@@ -9,10 +9,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
+import polywire.journal
+from polywire.journal.errors import CorruptBatch, JournalLoss
 from polywire.journal.framing import END_OF_STREAM
 from polywire.journal.index import Entry, index_octets, read_index
 from polywire.journal.log import Log
+from polywire.journal.readers import NamedReaders
 from polywire.journal.recovery import recover
+from polywire.journal.verify import verify
 from tests.journal.rows import NODE, rows
 
 ARROW = "00000000000000000000.arrow"
@@ -71,7 +75,7 @@ def test_a_tail_torn_at_any_octet_is_cut_back_to_the_last_whole_batch(
         recovered = recover(journal)
         report = recovered.report
         assert (recovered.next_offset, recovered.size, recovered.entries[-1].end_offset) == (6, entries[1].end, 6)
-        assert (report.position, report.octets, report.safe_rows) == (entries[1].end, cut - entries[1].end, 0)
+        assert (report.position, report.octets, report.lost) == (entries[1].end, cut - entries[1].end, ())
         assert report.kept is not None
         assert report.kept.read_bytes() == whole[entries[1].end : cut]
         assert (journal / ARROW).read_bytes() == whole[: entries[1].end]
@@ -134,14 +138,19 @@ def test_an_index_can_be_made_anew(journal: Path, damage: str) -> None:
 
 @pytest.mark.usefixtures("unsynced")
 @pytest.mark.parametrize("quarter", range(4))
-def test_a_bit_flipped_anywhere_in_the_last_batch_cuts_it_off(journal: Path, tmp_path: Path, quarter: int) -> None:
+def test_a_bit_flipped_anywhere_in_the_last_batch_loses_it_and_leaves_the_file_as_it_is(
+    journal: Path, tmp_path: Path, quarter: int
+) -> None:
     last = entries_of(journal)[2]
     spare = tmp_path / "spare"
     for position in range(last.position + quarter, last.end, 4):
         shutil.copytree(journal, spare)
         flip(spare / ARROW, position, 1 << position % 8)
+        before = {path.name: path.read_bytes() for path in spare.iterdir()}
         recovered = recover(spare)
-        assert (recovered.size, recovered.report.safe_rows, recovered.next_offset) == (last.position, 3, 9)
+        (loss,) = recovered.report.lost
+        assert (loss.first_offset, loss.end_offset, recovered.next_offset, recovered.head) == (6, 9, 9, None)
+        assert {path.name: path.read_bytes() for path in spare.iterdir()} == before
         shutil.rmtree(spare)
 
 
@@ -160,15 +169,120 @@ def test_a_bit_flipped_anywhere_in_the_middle_loses_no_other_batch(journal: Path
         flip(journal / ARROW, position, 1 << position % 8)
 
 
-def test_rows_that_were_safe_and_are_gone_are_counted_and_their_offsets_not_used_again(journal: Path) -> None:
-    os.truncate(journal / ARROW, entries_of(journal)[1].end)
+def to_nothing(folder: Path) -> None:
+    os.truncate(folder / ARROW, 0)
+
+
+def to_the_middle_of_its_head(folder: Path) -> None:
+    os.truncate(folder / ARROW, 700)
+
+
+def to_its_head(folder: Path) -> None:
+    os.truncate(folder / ARROW, entries_of(folder)[0].position)
+
+
+def to_a_batch(folder: Path) -> None:
+    os.truncate(folder / ARROW, entries_of(folder)[1].end)
+
+
+def into_a_batch(folder: Path) -> None:
+    os.truncate(folder / ARROW, entries_of(folder)[1].end + 100)
+
+
+def removed(folder: Path) -> None:
+    (folder / ARROW).unlink()
+
+
+LOSSES: list[tuple[Callable[[Path], None], int, str]] = [
+    (to_nothing, 0, "the file is empty"),
+    (to_the_middle_of_its_head, 0, "its header of"),
+    (to_its_head, 0, "the file ends at"),
+    (to_a_batch, 6, "the file ends at"),
+    (into_a_batch, 6, "is cut off"),
+    (removed, 0, "the file is missing; its index lists these rows"),
+]
+
+
+@pytest.mark.parametrize(("lose", "first", "reason"), LOSSES)
+def test_rows_that_were_safe_and_are_gone_are_named_and_stay_a_gap_for_every_reader(
+    journal: Path, lose: Callable[[Path], None], first: int, reason: str
+) -> None:
+    index = (journal / INDEX).read_bytes()
+    lose(journal)
     with Log(journal, node=NODE) as log:
-        assert not log.recovery.clean
-        assert log.recovery.safe_rows == 3
-        assert "3 rows that were safe are lost" in str(log.recovery)
-        assert log.next_offset == 9
-        log.append(rows(9, 1), state=False)
-    assert offsets(journal) == [0, 1, 2, 3, 4, 5, 9]
+        (loss,) = log.recovery.lost
+        assert (loss.segment, loss.first_offset, loss.end_offset, log.recovery.lost_rows) == (
+            ARROW,
+            first,
+            9,
+            9 - first,
+        )
+        assert f"{9 - first} rows, offsets {first} to 8, were safe in {ARROW} and are lost" in str(log.recovery)
+        assert reason in loss.reason
+        assert (log.next_offset, log.segment_offset) == (9, 9)
+        log.append(rows(9, 2), state=False)
+    assert (journal / INDEX).read_bytes() == index
+    for _ in range(2):  # and it is not forgotten by the next start
+        found = polywire.journal.open(journal)
+        with pytest.raises(CorruptBatch) as caught:
+            list(found.scan())
+        assert (caught.value.segment, caught.value.first_offset, caught.value.rows) == (ARROW, first, 9 - first)
+        for batches in (
+            found.scan(["offset", "kind"], on_corrupt="gap"),
+            (batch for split in found.splits() for batch in split.read(["offset", "kind"], on_corrupt="gap")),
+        ):
+            rows_found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+            good = [(offset, "publish") for offset in [*range(first), 9, 10]]
+            assert rows_found == [*good[:first], (first, "gap"), *good[first:]]
+        damage = [finding for each in verify(journal) for finding in each.findings if finding.severity == "damage"]
+        assert [(finding.first_offset, finding.rows) for finding in damage] == [(first, 9 - first)]
+        with Log(journal, node=NODE) as log:
+            assert (log.recovery.clean, log.next_offset) == (True, 11)
+
+
+@pytest.mark.parametrize(("lose", "first", "reason"), LOSSES)
+def test_a_writer_that_refuses_losses_changes_nothing(
+    journal: Path, lose: Callable[[Path], None], first: int, reason: str
+) -> None:
+    lose(journal)
+    before = {path.name: path.read_bytes() for path in journal.iterdir()}
+    with pytest.raises(JournalLoss, match=f"offsets {first} to 8, .*{reason}.*journal.on_loss=continue"):
+        Log(journal, node=NODE, refuse_loss=True)
+    assert {path.name: path.read_bytes() for path in journal.iterdir()} == before
+    Log(journal, node=NODE).close()
+    Log(journal, node=NODE, refuse_loss=True).close()
+
+
+@pytest.mark.parametrize("proof", ["snapshot", "reader", "index"])
+def test_an_offset_that_any_file_proves_was_given_is_not_given_again(journal: Path, proof: str) -> None:
+    with Log(journal, node=NODE) as log:
+        log.roll()
+        log.append(rows(9, 20), state=False)
+        log.roll()
+    for path in [*journal.glob("*9.*")]:
+        path.unlink()  # all that the segments of offset 9 and 29 have left is one of these
+    if proof == "snapshot":
+        (journal / "00000000000000000029.state").write_bytes(b"")
+    elif proof == "reader":
+        NamedReaders(journal).put("spark", 29)
+    else:
+        (journal / "00000000000000000029.index").write_bytes(index_octets([]))
+    with Log(journal, node=NODE) as log:
+        (loss,) = log.recovery.lost
+        assert (loss.first_offset, loss.end_offset, log.next_offset) == (9, 29, 29)
+        log.append(rows(29, 1), state=False)
+    found = polywire.journal.open(journal).scan(["offset"], on_corrupt="gap")
+    assert [offset for batch in found for offset in batch.column(0).to_pylist()] == [*range(10), 29]
+    assert [finding.rows for each in verify(journal) for finding in each.findings] == [20]
+
+
+def test_a_compacted_newest_segment_that_can_t_be_opened_gives_no_offset_again(journal: Path) -> None:
+    (journal / ARROW).unlink()
+    (journal / INDEX).unlink()
+    (journal / ARROW).with_suffix(".parquet").write_bytes(b"PAR1 not at all")
+    with Log(journal, node=NODE) as log:
+        assert log.next_offset > 9
+        assert "it can't be opened" in str(log.recovery)
 
 
 def test_octets_that_are_no_batch_at_the_end_are_cut_off(journal: Path) -> None:

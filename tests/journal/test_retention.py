@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polywire.journal.readers import NamedReader
-from polywire.journal.retention import KeepLimits, plan_retention
+from polywire.journal.retention import AgeClock, KeepLimits, plan_retention
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 HOUR = 3600.0
@@ -95,10 +95,74 @@ def test_a_reader_is_named_only_where_it_held_something() -> None:
     assert (plan.delete, plan.held_by, plan.over) == ((), (), 0)
 
 
-def test_a_segment_without_rows_goes_when_there_is_a_limit_of_time() -> None:
-    empty = Piece(0, 0, 10, None)
-    plan = plan_retention([empty, *pieces()], KeepLimits(seconds=10 * HOUR), now=NOW, state_offset=400)
-    assert plan.delete == (empty,)
+@pytest.mark.parametrize("time", [None, NOW + timedelta(days=400)], ids=["without rows", "of the future"])
+def test_a_segment_whose_age_is_unknown_goes_with_the_one_after_it(time: datetime | None) -> None:
+    odd = Piece(0, 0, 10, time)
+    plan = plan_retention([odd, *pieces()], KeepLimits(seconds=10 * HOUR), now=NOW, state_offset=400)
+    assert plan.delete == ()
+    plan = plan_retention([odd, *pieces()], KeepLimits(seconds=3.5 * HOUR), now=NOW, state_offset=400)
+    assert [piece.first_offset for piece in plan.delete] == [0, 0]
+
+
+def test_what_is_beside_the_segments_counts_too() -> None:
+    plan = plan_retention(pieces(), KeepLimits(octets=5000), now=NOW, state_offset=400, other_octets=1500)
+    assert [piece.first_offset for piece in plan.delete] == [0, 100]
+    plan = plan_retention(pieces(), KeepLimits(octets=5000), now=NOW, state_offset=150, other_octets=1500)
+    assert (plan.held_by, plan.overdue, plan.over) == (("state",), False, 500)
+
+
+def test_what_is_too_old_and_held_is_overdue() -> None:
+    plan = plan_retention(pieces(), KeepLimits(seconds=2 * HOUR), now=NOW, state_offset=150)
+    assert (len(plan.delete), plan.held_by, plan.overdue) == (1, ("state",), True)
+
+
+class Clocks:
+    """A wall clock that can be set, and one that can't."""
+
+    def __init__(self, newest: datetime | None) -> None:
+        self.wall = NOW.timestamp()
+        self.monotonic = 5.0
+        self.age = AgeClock(newest, wall=lambda: self.wall, monotonic=lambda: self.monotonic)
+
+    def wait(self, seconds: float) -> float:
+        """How many hours later than the beginning it is after so many seconds, to the clock of ages."""
+        self.wall += seconds
+        self.monotonic += seconds
+        return round((self.age.now() - NOW).total_seconds() / HOUR, 3)
+
+
+def test_a_clock_that_goes_as_it_should_is_believed() -> None:
+    clocks = Clocks(NOW)
+    assert [clocks.wait(HOUR), clocks.wait(24 * HOUR)] == [1, 25]
+    clocks.wall += 1800  # corrected a little
+    assert clocks.wait(0) == 25.5
+
+
+def test_a_clock_that_is_set_back_is_believed() -> None:
+    clocks = Clocks(NOW)
+    clocks.wait(HOUR)
+    clocks.wall -= 100 * HOUR
+    assert clocks.wait(HOUR) == -98
+
+
+def test_a_clock_that_jumps_forward_is_believed_after_a_day(caplog: pytest.LogCaptureFixture) -> None:
+    clocks = Clocks(NOW)
+    assert clocks.wait(HOUR) == 1
+    clocks.wall += 1000 * HOUR
+    assert [clocks.wait(HOUR), clocks.wait(22 * HOUR), clocks.wait(HOUR)] == [2, 24, 25]
+    assert "the clock is 3600000 s ahead" in caplog.text
+    assert clocks.wait(HOUR) == 1026
+    assert clocks.wait(HOUR) == 1027
+    clocks.wall -= 1000 * HOUR
+    assert clocks.wait(HOUR) == 28
+
+
+def test_a_clock_that_is_wrong_at_the_start_is_believed_after_a_day() -> None:
+    clocks = Clocks(NOW - timedelta(hours=500))
+    assert [clocks.wait(0), clocks.wait(23 * HOUR)] == [-500, -477]
+    assert clocks.wait(HOUR) == 24
+    assert Clocks(NOW + timedelta(days=300)).wait(0) == 0
+    assert Clocks(None).wait(0) == 0
 
 
 @given(

@@ -1,15 +1,21 @@
 """The hub's state out of a folder: the same with snapshots and without, whatever has become of some of them."""
 
+import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import ipc
 
+from polywire.journal import snapshots
 from polywire.journal.batches import BatchMaker
 from polywire.journal.housekeeping import delete_segment, remove_old_states
 from polywire.journal.log import Log
-from polywire.journal.snapshots import State, newest, save, state_of
+from polywire.journal.schema import PLAIN_SCHEMA
+from polywire.journal.snapshots import State, due, newest, save, state_of
 from tests.journal.recording import MQTT, Recording
 
 
@@ -104,13 +110,14 @@ def test_a_state_is_the_same_with_and_without_snapshots_over_several_segments(fo
         else:
             folder.roll()
     with_them = folder.state()
+    rows = with_them.rows
     assert with_them.offset == folder.log.next_offset
     for path in paths:
         path.unlink()
     without = folder.state()
-    assert same(with_them.rows, without.rows)
+    assert same(rows, without.rows)
     assert with_them.folded < without.folded
-    assert with_them.rows.num_rows > 20
+    assert rows.num_rows > 20
 
 
 def test_a_snapshot_at_the_journal_s_end_is_the_state(folder: Folder) -> None:
@@ -140,13 +147,13 @@ def test_a_damaged_snapshot_is_told_and_the_one_before_it_is_used(
     work(folder, 1)
     newer = folder.save()
     work(folder, 2)
-    expected = folder.state()
+    expected = folder.state().rows
     if how == "flipped":
         damage(newer)
     else:
         newer.write_bytes(newer.read_bytes()[:100] if how == "cut" else b"")
     assert newest(folder.path).offset == int(older.stem)
-    assert same(folder.state().rows, expected.rows)
+    assert same(folder.state().rows, expected)
     assert f"the snapshot {newer} can't be used" in caplog.text
 
 
@@ -155,22 +162,93 @@ def test_without_any_snapshot_that_is_whole_the_journal_is_read_from_its_beginni
     older = folder.save()
     work(folder, 1)
     newer = folder.save()
-    expected = folder.state()
+    expected = folder.state().rows
     damage(older)
     damage(newer)
-    assert same(folder.state().rows, expected.rows)
+    assert same(folder.state().rows, expected)
 
 
-def test_what_can_t_be_known_any_more_is_told(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_can_t_be_known_any_more_is_told(folder: Folder) -> None:
     work(folder, 0)
     path = folder.save()
     delete_segment(folder.path, 0)
     work(folder, 1)
-    folder.state()
-    assert "are gone" not in caplog.text
+    assert folder.state().lost == ()
     damage(path)
-    folder.state()
-    assert f"the rows from 0 to {int(path.stem)} are gone, and no snapshot knows of them" in caplog.text
+    end = int(path.stem)
+    words = f"{end} rows, offsets 0 to {end - 1}, are gone, and no snapshot knows of them"
+    assert folder.state().lost == (words,)
+
+
+def test_rows_that_can_t_be_read_are_told_until_a_snapshot_is_after_them(folder: Folder) -> None:
+    work(folder, 0)
+    end = folder.roll()
+    damage(folder.path / f"{0:020d}.arrow")
+    (lost,) = folder.state().lost
+    assert f"{end} rows, offsets 0 to {end - 1}, can't be read: {0:020d}.arrow at " in lost
+    folder.save()
+    work(folder, 1)
+    assert folder.state().lost == ()
+
+
+def test_the_state_is_read_and_written_in_slices(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SLICE_OCTETS", 64 << 10)
+    monkeypatch.setattr(snapshots, "FOLD_ROWS", 10)
+    recorder = folder.recorder
+    recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
+    for step in range(3):
+        large = folder.rec.publish("large", bytes([step]) * 40_000)
+        for number in range(20):
+            folder.rec.publish(f"kept/{number}", b"%d %d" % (step, number) * 2000, retain=True)
+            recorder.stored(MQTT, "dev", "large", large, 1, 0, retain=False)
+        folder.write()
+        expected = folder.state().rows
+        path = folder.save()
+        with ipc.open_stream(path) as stream:
+            sizes = [batch.nbytes for batch in stream]
+        assert sum(sizes) > 20 * 40_000 * (step + 1)
+        assert max(sizes) < 4 * (64 << 10)
+        assert same(folder.state().rows, expected)
+    deliveries = [row["body"] for row in expected.to_pylist() if row["kind"] == "deliver"]
+    assert deliveries == [bytes([step]) * 40_000 for step in range(3) for _ in range(20)]
+    assert [row["body"] for row in expected.to_pylist() if row["kind"] == "publish"] == [
+        b"2 %d" % number * 2000 for number in range(20)
+    ]
+
+
+def test_a_snapshot_of_the_first_release_is_read(folder: Folder) -> None:
+    """It had all rows in one batch."""
+    work(folder, 0)
+    expected = folder.state().rows
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, PLAIN_SCHEMA, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(expected.combine_chunks())
+    octets = sink.getvalue().to_pybytes()
+    path = folder.path / f"{folder.roll():020d}.state"
+    path.write_bytes(octets + b"PWST" + zlib.crc32(octets).to_bytes(4, "little"))
+    assert newest(folder.path).path == path
+    assert same(folder.state().rows, expected)
+
+
+def test_a_snapshot_is_due_when_the_segments_since_the_last_have_as_many_octets(folder: Folder) -> None:
+    def noise() -> int:
+        folder.rec.publish("noise", os.urandom(10_000))
+        return folder.roll()
+
+    for number in range(5):
+        folder.rec.publish(f"kept/{number}", os.urandom(10_000), retain=True)
+    assert due(folder.path, folder.roll())  # there is none yet
+    first = folder.save()
+    assert 50_000 < first.stat().st_size < 60_000
+    assert not due(folder.path, int(first.stem))
+    octets = 0
+    for _ in range(3):
+        assert not due(folder.path, noise())
+    while octets < first.stat().st_size:
+        end = noise()
+        octets = sum(path.stat().st_size for path in folder.path.glob("*.arrow") if int(path.stem) >= int(first.stem))
+        octets -= (folder.path / f"{end:020d}.arrow").stat().st_size
+    assert due(folder.path, end)
 
 
 def test_of_three_snapshots_the_two_newest_stay(folder: Folder) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from polywire.journal import Log
+from polywire.journal import JournalError, Log
 from polywire.journal.index import index_octets
 from polywire.journal.verify import Finding, Verified, verify
 from tests.journal.rows import NODE, compact, rows
@@ -40,8 +40,9 @@ def test_a_sound_journal_is_sound(folder: Path) -> None:
     assert all(found.sound and not found.findings for found in (first, second, last))
 
 
-def test_an_empty_folder_is_sound(tmp_path: Path) -> None:
-    assert list(verify(tmp_path)) == []
+def test_a_new_journal_is_sound_and_a_directory_without_one_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match=f"{tmp_path}: there is no journal here, .*journal.path"):
+        list(verify(tmp_path))
     with Log(tmp_path, node=NODE):
         (found,) = verify(tmp_path)
         assert (found.sound, found.rows, found.octets) == (True, 0, 0)
@@ -117,8 +118,42 @@ def test_segments_that_overlap_are_damaged(folder: Path) -> None:
     for suffix in ("arrow", "index"):
         (folder / f"{6:020d}.{suffix}").rename(folder / f"{5:020d}.{suffix}")
     assert [(name, finding.reason) for name, finding in findings(folder)] == [
-        (f"{5:020d}.arrow", "it begins at 5, before the last one ends")
+        (f"{5:020d}.arrow", "it begins at 5, before the last one ends"),
+        (f"{5:020d}.arrow", "no file has these rows"),
     ]
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_file_that_is_gone_from_the_middle_is_found(folder: Path, offset: int) -> None:
+    """The first one may have been deleted by the hub; what is after it may not."""
+    for path in folder.glob(f"{offset:020d}.*"):
+        path.unlink()
+    expected = [(ARROW, "no file has these rows", 3, 3)] if offset else []
+    assert [(name, each.reason, each.first_offset, each.rows) for name, each in findings(folder)] == expected
+
+
+def test_a_newest_file_that_is_gone_is_found_by_its_index(folder: Path) -> None:
+    (folder / f"{6:020d}.arrow").unlink()
+    assert findings(folder) == [
+        (f"{6:020d}.arrow", Finding("damage", 0, "the file is missing; its index lists these rows", 6, 3))
+    ]
+
+
+def test_a_newest_file_that_is_empty_is_damaged_where_its_index_lists_rows(folder: Path) -> None:
+    os.truncate(folder / f"{6:020d}.arrow", 0)
+    assert findings(folder) == [(f"{6:020d}.arrow", Finding("damage", 0, "the file is empty", 6, 3))]
+    (folder / f"{6:020d}.index").unlink()
+    ((_, finding),) = findings(folder)
+    assert finding.severity == "note"
+
+
+def test_a_compacted_segment_with_fewer_rows_than_offsets_is_damaged(tmp_path: Path) -> None:
+    with Log(tmp_path, node=NODE) as log:
+        log.append(rows(0, 3), state=False)
+        log.append(rows(5, 3), state=False)
+        log.roll()
+    compact(tmp_path, 0, row_group_size=10, on_corrupt="skip")
+    assert [finding.reason for _, finding in findings(tmp_path)] == ["it has 6 rows for 8 offsets"]
 
 
 def test_what_a_writer_is_just_adding_is_not_looked_at(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polywire
 from polywire import journal
-from polywire.server.journal_keeper import segment_seconds
+from polywire.journal.housekeeping import segment_seconds
 from tests.hub_process import HubProcess, running_hub
 
 SMALL = ("journal.segment_size=16 KiB", "journal.keep_size=64 KiB")

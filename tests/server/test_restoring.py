@@ -39,7 +39,8 @@ class Life:
 
     def _state(self) -> Any:
         left = fold(self._rows)
-        return resolve(left, self._rows.filter(pc.is_in(self._rows["offset"], value_set=references(left))))
+        found = self._rows.filter(pc.is_in(self._rows["offset"], value_set=references(left)))
+        return resolve(left, dict(zip(found["offset"].to_pylist(), found["body"].to_pylist(), strict=True)))
 
     def queue(self, name: str) -> list[bytes]:
         """What is in a queue."""

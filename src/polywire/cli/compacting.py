@@ -6,8 +6,9 @@ import typer
 
 from polywire.cli.progress import progress
 from polywire.journal.compaction import compact, compactable
-from polywire.journal.errors import CorruptBatch
+from polywire.journal.errors import CorruptBatch, NoJournal
 from polywire.journal.housekeeping import clear_leftovers, housekeeping_lock
+from polywire.journal.reader import open_journal
 
 MIB = 1 << 20
 
@@ -16,6 +17,8 @@ def compact_folder(folder: Path) -> bool:
     """Compact what can be. Returns whether all of it could."""
     if not folder.is_dir():
         raise FileNotFoundError(2, "there is no such folder", str(folder))
+    if not open_journal(folder).exists:
+        raise NoJournal(str(folder))
     whole = True
     with housekeeping_lock(folder):
         clear_leftovers(folder)

@@ -154,7 +154,7 @@ def stats(
     )
 )
 def verify(journal: Place = None, *, as_json: AsJson = False, token: Token = None) -> None:
-    """Read everything and check every CRC. Leaves with 1 if anything is damaged; nothing is changed."""
+    """Read everything and check every CRC. Exits with 1 if rows are damaged or missing; nothing is changed."""
     with errors_reported():
         from polywire.cli.verifying import print_verification  # noqa: PLC0415 - see above
 

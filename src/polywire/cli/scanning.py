@@ -6,6 +6,7 @@ from typing import Any
 
 from polywire import journal
 from polywire.cli.journal_options import Selection
+from polywire.journal.errors import NoJournal
 from polywire.journal.reader import Journal
 
 BACKWARDS = 1024
@@ -13,10 +14,11 @@ BACKWARDS = 1024
 
 
 def open_place(place: str, token: str | None = None) -> Journal:
-    """The journal at a path, a URI or a hub's address."""
-    if place.startswith(("http://", "https://")):
-        return journal.open(place, token=token)
-    return journal.open(place)
+    """The journal at a path, a URI or a hub's address; ``NoJournal`` where there is none."""
+    found = journal.open(place, token=token) if place.startswith(("http://", "https://")) else journal.open(place)
+    if not found.exists:
+        raise NoJournal(place)
+    return found
 
 
 def scan(found: Journal, selection: Selection, **more: Any) -> Iterator[Any]:

@@ -21,13 +21,14 @@ def print_verification(place: str, token: str | None, *, as_json: bool) -> bool:
             octets += segment.octets
             advance(octets, segment.name)
             if as_json:
-                typer.echo(json.dumps({**asdict(segment), "sound": segment.sound}))
+                typer.echo(json.dumps({**asdict(segment), "sound": segment.sound, "lost_rows": segment.lost_rows}))
             else:
                 for finding in segment.findings:
                     typer.echo(f"{segment.name}: {finding}")
     damaged = sum(not segment.sound for segment in checked)
     if not as_json:
         rows = sum(segment.rows for segment in checked)
-        words = f"{damaged} of them damaged" if damaged else "nothing is damaged"
+        lost = sum(segment.lost_rows for segment in checked)
+        words = f"{damaged} of them damaged, {lost} rows lost" if damaged else "nothing is damaged or missing"
         typer.echo(f"{place}: {rows} rows in {len(checked)} segments, {words}")
     return not damaged

@@ -12,7 +12,7 @@ without it.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from polywire.journal.errors import CorruptBatch, JournalError, JournalLocked
+from polywire.journal.errors import CorruptBatch, JournalError, JournalLocked, JournalLoss, NoJournal
 
 if TYPE_CHECKING:
     from polywire.journal.log import Log
@@ -40,7 +40,9 @@ __all__ = [
     "Journal",
     "JournalError",
     "JournalLocked",
+    "JournalLoss",
     "Log",
+    "NoJournal",
     "RecoveryReport",
     "Segment",
     "Split",

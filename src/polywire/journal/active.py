@@ -6,6 +6,7 @@ the same batch can be tried again.
 
 import contextlib
 import os
+import time
 from pathlib import Path
 from typing import Final, Self
 
@@ -27,8 +28,8 @@ class ActiveSegment:
         self.name: Final = segment_name(first_offset, ARROW)
         self.first_offset: Final = first_offset
         self.size = size
-        self.begun: int | None = entries[0].min_ts if entries else None
-        """The time of its first batch; None where it has no batch yet."""
+        self.begun: float | None = time.monotonic() - _age(entries[0]) if entries else None
+        """When its first batch was written, by the monotonic clock; None where it has no batch yet."""
         self.ended = False
         self._folder: Final = folder
         self._data: Final = data
@@ -87,7 +88,7 @@ class ActiveSegment:
         self.size += len(octets)
         self._index_size += ENTRY_OCTETS
         if self.begun is None:
-            self.begun = entry.min_ts
+            self.begun = time.monotonic()
 
     def end(self) -> None:
         """Mark the end of the stream: no batch follows."""
@@ -121,6 +122,11 @@ class ActiveSegment:
             os.ftruncate(self._index, self._index_size)
             os.ftruncate(self._data, self.size)
             self._leftovers = False
+
+
+def _age(entry: Entry) -> float:
+    """How many seconds ago an earlier writer wrote a batch, as far as the clocks agree."""
+    return max(0.0, time.time() - entry.min_ts / 1_000_000)
 
 
 def sync_data(descriptor: int) -> None:

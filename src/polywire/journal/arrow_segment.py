@@ -11,7 +11,7 @@ from typing import Any, Final
 from polywire.journal.entries import entries_of
 from polywire.journal.errors import CorruptBatch
 from polywire.journal.framing import END_OF_STREAM
-from polywire.journal.gaps import concerns, settle
+from polywire.journal.gaps import concerns, lost_batches, settle
 from polywire.journal.index import ENTRY_OCTETS, MAGIC, Entry, read_index, unpack_entries
 from polywire.journal.query import Query
 from polywire.journal.runs import RunReader, load_head
@@ -42,8 +42,8 @@ class ArrowSegment:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind its last row."""
-        return self.entries[-1].end_offset if self.entries else self.first_offset
+        """The offset after its last row, whether that can be read or is lost."""
+        return max(self._end_of_rows, *((lost.first_offset or 0) + (lost.rows or 0) for lost in self.damage[-1:]), 0)
 
     @property
     def rows(self) -> int:
@@ -68,7 +68,7 @@ class ArrowSegment:
         """The batches that may hold rows that are wanted, and the damage among them, in order."""
         damage = [found for found in self.damage if concerns(found, query)]
         for entry in self.entries:
-            while damage and damage[0].position < entry.position:
+            while damage and damage[0].position <= entry.position:
                 yield damage.pop(0)
             if query.may_hold(entry.first_offset, entry.end_offset, entry.min_ts, entry.max_ts) and (
                 entry.holds_state or not query.state_only
@@ -93,20 +93,29 @@ class ArrowSegment:
             return False
         if added and self.entries and added[0].position != self.entries[-1].end:
             return False
+        if added:
+            seen = [*self.entries[-1:], *added]
+            self.damage += lost_batches(self.name, self._end_of_rows, seen, 0, size=added[-1].end)
         self.entries += added
         return True
+
+    @property
+    def _end_of_rows(self) -> int:
+        return self.entries[-1].end_offset if self.entries else self.first_offset
 
     def _load(self) -> None:
         known = self._read_index()
         if self.newest and self.storage.being_written():
             self.entries = known or []
             self._from_index = True
+            self._find_lost([], [], self.entries[-1].end if self.entries else 0)
             return
         if not (known and self._complete(known)):
             self._measure()
         if known and self._complete(known):
             self.entries = known
             self.ended = known[-1].end < self.size
+            self._find_lost([], known, self.size)
         else:
             self._look(known or [])
 
@@ -139,33 +148,25 @@ class ArrowSegment:
                 head = load_head(file, self.name)
             except CorruptBatch as error:
                 found = survey(octets, 0, known, first_offset=self.first_offset)
-                if found.batches or not self.newest:
-                    end_offset = found.batches[-1].end_offset if found.batches else self.first_offset
-                    self.damage = [self._all_lost(error.reason, end_offset)]
+                end_offset = found.batches[-1].end_offset if found.batches else self.first_offset
+                self._find_lost([Hole(0, self.size, error.reason)], known, self.size, end_offset)
                 return
         found = survey(octets, len(head), known, first_offset=self.first_offset)
         self.entries = entries_of(found, known, head, octets)
         self.ended = found.ended
-        self.damage = list(self._damage(found.holes, known))
+        self._find_lost(found.holes, known, self.size)
 
-    def _damage(self, holes: list[Hole], known: list[Entry]) -> Iterator[CorruptBatch]:
-        for hole in holes:
-            behind = next((entry for entry in self.entries if entry.position >= hole.end), None)
-            if behind is None and self.newest and not any(entry.position >= hole.position for entry in known):
-                return  # the tail that a crash leaves: nobody was told that it is safe
-            before = max((entry.end_offset for entry in self.entries if entry.end <= hole.position), default=None)
-            first = self.first_offset if before is None else before
-            end = self._behind if behind is None else behind.first_offset
-            rows = hole.rows if end is None else end - first
-            yield CorruptBatch(self.name, hole.position, hole.reason, first_offset=first, rows=rows)
-        for entry in known:
-            if entry.end > self.size:
-                reason = f"the file ends at {self.size}, before the batch does"
-                yield CorruptBatch(self.name, entry.position, reason, first_offset=entry.first_offset, rows=entry.rows)
+    def _find_lost(self, holes: list[Hole], known: list[Entry], size: int, end_offset: int = 0) -> None:
+        """What should be here and is not: all rows up to the next segment, or in the newest what its index lists.
 
-    def _all_lost(self, reason: str, end_offset: int) -> CorruptBatch:
-        rows = (end_offset if self._behind is None else self._behind) - self.first_offset
-        return CorruptBatch(self.name, 0, reason, first_offset=self.first_offset, rows=rows or None)
+        What a crash left at the end of the newest segment is not in its index: no reader was ever shown it.
+        """
+        proven = self._behind
+        if proven is None:
+            proven = max([end_offset, *(entry.end_offset for entry in known[-1:])])
+        self.damage = list(
+            lost_batches(self.name, self.first_offset, self.entries, proven, size=size, holes=holes, known=known)
+        )
 
 
 def read_batches(storage: Storage, file: SegmentFile, items: list[Entry | CorruptBatch], query: Query) -> Iterator[Any]:

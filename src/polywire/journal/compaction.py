@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,7 @@ from pyarrow import ipc
 from polywire.journal.active import FILE_MODE
 from polywire.journal.errors import CorruptBatch, JournalError
 from polywire.journal.framing import BadMessage
+from polywire.journal.gaps import lost_batches
 from polywire.journal.index import read_index
 from polywire.journal.lost_head import find_head, write_head
 from polywire.journal.schema import SCHEMA
@@ -114,7 +115,7 @@ def remove_original(compacted: Path) -> bool:
 
 def _check(source: Path, first_offset: int) -> tuple[int, int]:
     """Rows and end of a segment of which every batch is right, each by its CRC."""
-    with source.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as octets:
+    with source.open("rb") as file, _mapped(file, source.name) as octets:
         try:
             with memoryview(octets) as view:
                 head = find_head(view)
@@ -127,11 +128,21 @@ def _check(source: Path, first_offset: int) -> tuple[int, int]:
         found = survey(octets, len(head), entries, first_offset=first_offset)
     if found.holes:
         raise CorruptBatch(source.name, found.holes[0].position, found.holes[0].reason)
+    end_offset = max((entry.end_offset for entry in entries), default=0)
+    size = source.stat().st_size
+    for lost in lost_batches(source.name, first_offset, found.batches, end_offset, size=size, known=entries):
+        raise lost
     if head.damage:
         write_head(source, head)
     if not found.batches:
         return 0, 0
     return sum(batch.rows for batch in found.batches), found.batches[-1].end_offset
+
+
+def _mapped(file: IO[bytes], name: str) -> mmap.mmap:
+    if not os.fstat(file.fileno()).st_size:
+        raise CorruptBatch(name, 0, "the file is empty")
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _compare(source: Path, part: Path, rows: int, end_offset: int) -> None:
@@ -206,14 +217,19 @@ def _chunks(source: Path) -> Iterator[Any]:
 
 def main() -> int:
     """Compact the segment named by the first argument, and print what became of it as JSON."""
-    _be_modest()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    begin_work()
     try:
         print(json.dumps(asdict(compact(Path(sys.argv[1])))))  # noqa: T201 - this is the answer
     except (JournalError, OSError, pa.ArrowException) as error:
         print(error, file=sys.stderr)  # noqa: T201 - so is this
         return DAMAGED if isinstance(error, CorruptBatch) else 1
     return 0
+
+
+def begin_work() -> None:
+    """Be a process that works for a hub: only while nobody else wants the processor, and no longer than the hub."""
+    _be_modest()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _be_modest() -> None:

@@ -7,6 +7,17 @@ class JournalError(PolywireError):
     """The journal can't be opened, read or written as asked."""
 
 
+class NoJournal(JournalError):  # noqa: N818 - as below
+    """The place is there, but it has no journal in it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path}: there is no journal here, no file such as {0:020d}.arrow; "
+            "name the directory that journal.path is set to"
+        )
+        self.path = path
+
+
 class JournalLocked(JournalError):  # noqa: N818 - says what is the matter
     """Another process writes this journal; ``pid`` and ``node`` are what it said of itself, where it did."""
 
@@ -17,6 +28,18 @@ class JournalLocked(JournalError):  # noqa: N818 - says what is the matter
         self.path = path
         self.pid = pid
         self.node = node
+
+
+class JournalLoss(JournalError):  # noqa: N818 - as above
+    """Rows that were safe are gone, and the hub is set not to start then (``journal.on_loss``)."""
+
+    def __init__(self, path: str, lost: str) -> None:
+        super().__init__(
+            f"{path}: {lost}; restore the journal from a backup, or start once with journal.on_loss=continue "
+            "to go on without these rows"
+        )
+        self.path = path
+        self.lost = lost
 
 
 class CorruptBatch(JournalError):  # noqa: N818 - as above

@@ -1,7 +1,8 @@
-"""Housekeeping of a journal that is being written: closed segments are compacted, those no longer kept are deleted.
+"""Housekeeping of a journal that is being written: snapshots of the hub's state, compaction and retention.
 
-A thread does it, whenever it is told that a segment was closed, and now and then for the sake of age. Nothing that goes
-wrong here touches the hub: it is logged, counted, and tried again the next time.
+A thread does it, whenever it is told that a segment was closed, and now and then for the sake of age. What takes long
+is done in processes of their own. Nothing that goes wrong here touches the hub: it is logged, counted, and tried again
+the next time.
 """
 
 import contextlib
@@ -12,19 +13,21 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from polywire.journal.compaction import DAMAGED, PART_SUFFIX, Compacted, compactable, remove_original
 from polywire.journal.errors import JournalError
-from polywire.journal.reader import Journal, open_journal
+from polywire.journal.reader import Journal, Segment, open_journal
 from polywire.journal.readers import NamedReaders
-from polywire.journal.retention import KeepLimits, plan_retention
-from polywire.journal.segments import ARROW, INDEX, PARQUET, STATE, parse_name, segment_name, sync_folder
-from polywire.journal.snapshots import UNFINISHED
+from polywire.journal.retention import STATE as HELD_BY_STATE
+from polywire.journal.retention import AgeClock, KeepLimits, plan_retention
+from polywire.journal.segments import ARROW, INDEX, PARQUET, STATE, offset_of, parse_name, segment_name, sync_folder
+from polywire.journal.snapshots import UNFINISHED, Saved, due
 
 LOCK_NAME: Final = "housekeeping.lock"
 """Held while files are replaced or deleted, so that a command and a hub don't do it at once."""
@@ -34,6 +37,17 @@ PERIOD: Final = 600.0
 
 STATES_KEPT: Final = 2
 """Snapshots of the hub's state that are kept: with the older one it starts even if the newer one is damaged."""
+
+FILES_OF_KEEP_TIME: Final = 10
+"""Into how many files at least the rows of ``keep_time`` go."""
+
+LEAST_SEGMENT_SECONDS: Final = 60.0
+
+_WORK: Final = (
+    "import runpy, sys; from polywire.memory import leave_out_pandas; leave_out_pandas(); "
+    "runpy.run_module(sys.argv.pop(1), {}, '__main__', alter_sys=True)"
+)
+"""What a process runs that works for the hub: a module, and its arguments."""
 
 _NICE_SIZES: Final = 1 << 20
 log = logging.getLogger("polywire.journal")
@@ -51,21 +65,19 @@ class HousekeepingBusy(JournalError):  # noqa: N818 - what happened, as with Jou
 class Done:
     """What one round did."""
 
+    saved: list[Saved] = field(default_factory=list)
     compacted: list[Compacted] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
 
 class Housekeeping:
-    """The housekeeping of the journal in ``folder``. ``start`` it, ``kick`` it after each roll, ``stop`` it.
+    """The housekeeping of the journal in ``folder``. ``start`` it, tell it of each new segment, ``stop`` it.
 
-    ``before`` is called at the beginning of each round.
     ``rounds``, ``compacted``, ``deleted`` and ``failures`` count what happened since the start.
     """
 
-    def __init__(
-        self, folder: Path, limits: KeepLimits, *, compact: bool = True, before: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, limits: KeepLimits, *, compact: bool = True) -> None:
         self.rounds = 0
         self.compacted = 0
         self.deleted = 0
@@ -73,12 +85,16 @@ class Housekeeping:
         self._folder = folder
         self._limits = limits
         self._compact = compact
-        self._before = before
+        self._state_wanted: int | None = None
+        self._state_needed = False
+        self._forced: float | None = None
+        self._clock: AgeClock | None = None
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._guard = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
+        self._code = 0
         self._damaged: set[str] = set()
         self._told = ""
         self._journal: Journal | None = None
@@ -90,8 +106,18 @@ class Housekeeping:
         self._thread.start()
 
     def kick(self) -> None:
-        """There is something to do: a segment was closed. From any thread; it never waits."""
+        """There is something to do. From any thread; it never waits."""
         self._wake.set()
+
+    def segment_begun(self, first_offset: int) -> None:
+        """The rows before this offset will not change any more. From any thread; it never waits."""
+        self._state_wanted = first_offset
+        self._wake.set()
+
+    def need_snapshot(self, offset: int) -> None:
+        """Write the hub's state just before this offset down, whether that is due or not."""
+        self._state_needed = True
+        self.segment_begun(offset)
 
     def stop(self) -> None:
         """End, leaving off a compaction that is under way; the next start does it again."""
@@ -110,7 +136,7 @@ class Housekeeping:
         try:
             with housekeeping_lock(self._folder):
                 clear_leftovers(self._folder)
-                self._prepare(done)
+                self._snapshot(done)
                 self._work(done)
         except HousekeepingBusy as error:
             log.info("%s", error)
@@ -124,15 +150,29 @@ class Housekeeping:
         self.failures += len(done.failures)
         return done
 
-    def _prepare(self, done: Done) -> None:
-        """What is to be done before; if it fails, the rest is done all the same: it may be what makes room again."""
-        if self._before is None:
+    def _snapshot(self, done: Done) -> None:
+        """Write the hub's state down, so that what is before it need not be read at a start, and may be deleted.
+
+        If that fails, the rest is done all the same: it may be what makes room again.
+        """
+        offset = self._state_wanted
+        if offset is None or not (self._state_needed or due(self._folder, offset)):
             return
-        try:
-            self._before()
-        except Exception as error:
-            log.warning("the hub's state could not be written down; it is tried again", exc_info=True)
-            done.failures.append(str(error))
+        answer = self._run_apart("polywire.journal.snapshots", str(self._folder), str(offset))
+        if isinstance(answer, str):
+            if not self._stopping.is_set():
+                log.warning("the hub's state could not be written down; it is tried again: %s", answer)
+                done.failures.append(answer)
+            return
+        saved = Saved(**answer)
+        done.saved.append(saved)
+        self._state_needed = False
+        if self._state_wanted == offset:
+            self._state_wanted = None
+        for lost in saved.lost:
+            log.error("the hub's state in %s may be incomplete: %s", saved.name, lost)
+        size = saved.octets / _NICE_SIZES
+        log.info("wrote the hub's state down in %s: %.1f MiB, in %.1f s", saved.name, size, saved.seconds)
 
     def _run(self) -> None:
         period = PERIOD if self._limits.seconds else None
@@ -161,7 +201,7 @@ class Housekeeping:
             self._compact_next(waiting[0], done)
             if self._wake.is_set() and not self._stopping.is_set():
                 self._wake.clear()
-                self._prepare(done)
+                self._snapshot(done)
 
     def _compactable(self) -> list[Path]:
         return [path for path in compactable(self._folder) if path.name not in self._damaged] if self._compact else []
@@ -184,7 +224,17 @@ class Housekeeping:
 
     def _compact_one(self, path: Path) -> Compacted | str:
         """Compact in a process of its own; what went wrong where it did."""
-        command = [sys.executable, "-m", "polywire.journal.compaction", str(path)]
+        answer = self._run_apart("polywire.journal.compaction", str(path))
+        if not isinstance(answer, str):
+            return Compacted(**answer)
+        if self._code == DAMAGED:
+            # It does not mend itself, and reading it again each time would be work for nothing.
+            self._damaged.add(path.name)
+        return answer
+
+    def _run_apart(self, *words: str) -> dict[str, Any] | str:
+        """Run a module with arguments in a process of its own. Its answer, or what went wrong."""
+        command = [sys.executable, "-c", _WORK, *words]
         ours, theirs = os.pipe()
         try:
             with self._guard:
@@ -198,22 +248,21 @@ class Housekeeping:
                     text=True,
                     start_new_session=True,  # Ctrl-C is for the hub, which drains first
                 )
-            answer, words = process.communicate()
+            answer, said = process.communicate()
         finally:
             os.close(ours)
             os.close(theirs)
             with self._guard:
                 self._process = None
+        self._code = process.returncode
         if process.returncode == 0:
-            return Compacted(**json.loads(answer))
-        if process.returncode == DAMAGED:
-            # It does not mend itself, and reading it again each time would be work for nothing.
-            self._damaged.add(path.name)
-        return words.strip().rpartition("\n")[2] or f"the process ended with {process.returncode}"
+            found: dict[str, Any] = json.loads(answer)
+            return found
+        return said.strip().rpartition("\n")[2] or f"the process ended with {process.returncode}"
 
     def _retain(self, done: Done) -> None:
+        remove_old_states(self._folder)
         if not self._limits.octets and not self._limits.seconds:
-            remove_old_states(self._folder)
             return
         readers = list(NamedReaders(self._folder))
         for reader in readers:
@@ -222,12 +271,15 @@ class Housekeeping:
         if self._journal is None:
             self._journal = open_journal(self._folder)
         self._journal.refresh()
+        segments = self._journal.segments()
+        sizes = self._journal.storage.sizes()
         plan = plan_retention(
-            self._journal.segments(),
+            [replace(each, octets=each.octets + sizes.get(_index_name(each), 0)) for each in segments],
             self._limits,
-            now=datetime.now(UTC),
+            now=self._now(segments),
             state_offset=state_offset(self._folder),
             readers=readers,
+            other_octets=sum(size for name, size in sizes.items() if _is_beside(name)),
         )
         for segment in plan.delete:
             delete_segment(self._folder, segment.first_offset)
@@ -241,12 +293,39 @@ class Housekeeping:
                 size,
                 plan.delete[-1].end_offset,
             )
-        remove_old_states(self._folder)
+        if plan.overdue and HELD_BY_STATE in plan.held_by:
+            self._force_snapshot()
         held = ", ".join(plan.held_by)
         if held != self._told:
             self._told = held
             if held:
                 log.warning("the journal keeps more than its limits say: %s still needs it", held)
+
+    def _now(self, segments: list[Segment]) -> datetime:
+        """The time that rows' ages are measured by."""
+        if not self._limits.seconds:
+            return datetime.now(UTC)
+        if self._clock is None:
+            self._clock = AgeClock(max((each.max_time for each in segments if each.max_time is not None), default=None))
+        return self._clock.now()
+
+    def _force_snapshot(self) -> None:
+        """Rows are too old and only the lack of a snapshot holds them: write one although it is not due.
+
+        Not more often than files are closed for their age, so that a large state is not written all the time.
+        """
+        now = time.monotonic()
+        if self._state_wanted is not None and (
+            self._forced is None or now - self._forced >= segment_seconds(self._limits.seconds)
+        ):
+            self._forced = now
+            self._state_needed = True
+            self._wake.set()
+
+
+def segment_seconds(keep_time: float) -> float:
+    """How long rows go into one file. Whole files are deleted, so that is how much too old some rows may become."""
+    return max(keep_time / FILES_OF_KEEP_TIME, LEAST_SEGMENT_SECONDS) if keep_time else 0.0
 
 
 @contextlib.contextmanager
@@ -266,16 +345,14 @@ def housekeeping_lock(folder: Path) -> Iterator[None]:
 def clear_leftovers(folder: Path) -> None:
     """Remove what a compaction or deletion that was killed has left; only under the lock."""
     names = [path.name for path in folder.iterdir()]
-    newest_state = max(_state_offsets(folder), default=0)
     segments = [segment for segment in map(parse_name, names) if segment is not None]
     first = min((segment.first_offset for segment in segments), default=0)
     for name in names:
         part = name.endswith(PART_SUFFIX) and parse_name(name.removesuffix(PART_SUFFIX)) is not None
         # The index of a segment that is gone. Only of one before all others: the writer may be creating the newest.
-        part = part or _offset_of(name, INDEX, first) < first
-        # A snapshot that was not finished. Only one that is out of date: the hub may be writing the newest.
-        part = part or _offset_of(name, UNFINISHED, newest_state) < newest_state
-        if part:
+        index = offset_of(name, INDEX)
+        part = part or (index is not None and index < first)
+        if part or offset_of(name, UNFINISHED) is not None:
             (folder / name).unlink(missing_ok=True)
     for segment in segments:
         if segment.format == PARQUET:
@@ -303,12 +380,14 @@ def delete_segment(folder: Path, first_offset: int) -> None:
 
 
 def _state_offsets(folder: Path) -> list[int]:
-    offsets = (_offset_of(path.name, STATE, -1) for path in folder.iterdir())
-    return sorted(offset for offset in offsets if offset >= 0)
+    return sorted(offset for path in folder.iterdir() if (offset := offset_of(path.name, STATE)) is not None)
 
 
-def _offset_of(name: str, wanted: str, other: int) -> int:
-    """The offset a file with this suffix is named by, or ``other`` where the file is something else."""
+def _index_name(segment: Segment) -> str:
+    return segment_name(segment.first_offset, INDEX)
+
+
+def _is_beside(name: str) -> bool:
+    """Whether this is a file of the journal that belongs to no segment: a snapshot, or what recovery has kept."""
     stem, _, suffix = name.partition(".")
-    segment = parse_name(f"{stem}.{ARROW}") if suffix == wanted else None
-    return other if segment is None else segment.first_offset
+    return stem.isdigit() and (suffix == STATE or suffix.startswith("torn-"))

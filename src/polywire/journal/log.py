@@ -3,6 +3,7 @@
 Everything here waits for the disk, so it belongs into a thread of its own. One writer has the journal at a time.
 """
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Self
@@ -24,10 +25,11 @@ class Log:
     """The one writer of the journal in a folder, which is made where it is missing.
 
     ``fsync`` is ``"os"`` where the operating system decides when data reaches the disk; with the other modes it is
-    there before ``append`` returns. ``recovery`` tells what was found, and mended, at start.
+    there before ``append`` returns. ``recovery`` reports what was found, and repaired, at start; with ``refuse_loss``,
+    ``JournalLoss`` is raised and nothing changed where rows are lost that were safe.
 
-    A segment is ended when it has ``segment_octets``, or when rows come that are ``segment_seconds`` (0: never) later
-    than its first ones.
+    A segment is ended when it has ``segment_octets``, or when rows come ``segment_seconds`` (0: never) after its first
+    ones; that is measured by the monotonic clock, so it does not matter when the wall clock is set.
 
     ``on_roll`` is told the first offset of each new segment when the one before it is complete, and before anything is
     written to the new one; what it raises comes out of ``append``, which can then be tried again without it being
@@ -42,6 +44,7 @@ class Log:
         fsync: str = "group",
         segment_octets: int = SEGMENT_OCTETS,
         segment_seconds: float = 0.0,
+        refuse_loss: bool = False,
     ) -> None:
         if fsync not in FSYNC_MODES:
             raise ValueError(f"fsync is one of {', '.join(FSYNC_MODES)}, not {fsync!r}")
@@ -51,13 +54,13 @@ class Log:
         self.on_roll: Callable[[int], None] | None = None
         self._sync: Final = fsync != "os"
         self._segment_octets: Final = segment_octets
-        self._segment_time: Final = round(segment_seconds * 1_000_000)
+        self._segment_seconds: Final = segment_seconds
         self._encoder: Final = BatchEncoder(node)
         self._head: Final = make_head(node)
         self._lock: Final = WriterLock(path, node)
         self._closed = False
         try:
-            recovered = recover(path)
+            recovered = recover(path, refuse_loss=refuse_loss)
             self._next_offset = recovered.next_offset
             self.recovery: RecoveryReport = recovered.report
             self._active = self._begin(recovered)
@@ -96,7 +99,7 @@ class Log:
             raise ValueError(f"the rows' offsets are to be consecutive from {self._next_offset} on, not from {first}")
         encoded = self._encoder.encode(batch, first)
         earliest, latest = times or _times(batch)
-        if self._active.ended or self._full(latest):
+        if self._active.ended or self._full():
             self._roll(first)
         entry = Entry(
             first,
@@ -139,18 +142,19 @@ class Log:
                 self.path, first_offset, size=recovered.size, entries=recovered.entries, sync=self._sync
             )
             active.ended = recovered.ended
-            if not active.ended and recovered.head == self._head:
+            if not active.ended and recovered.head == self._head and not recovered.report.lost:
                 return active
             active.end()
             active.close()
         return ActiveSegment.create(self.path, self._next_offset, self._head, sync=self._sync)
 
-    def _full(self, time: int) -> bool:
-        """Whether rows of this time belong into the next segment."""
+    def _full(self) -> bool:
+        """Whether the next rows belong in another segment."""
         begun = self._active.begun
         if begun is None:
             return False
-        return self._active.size >= self._segment_octets or 0 < self._segment_time <= time - begun
+        age = time.monotonic() - begun
+        return self._active.size >= self._segment_octets or 0 < self._segment_seconds <= age
 
     def _roll(self, first_offset: int) -> None:
         self._active.end()

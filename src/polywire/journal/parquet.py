@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from polywire.journal.errors import CorruptBatch
-from polywire.journal.gaps import concerns, settle
+from polywire.journal.gaps import concerns, missing, settle
 from polywire.journal.query import Query, microseconds
 from polywire.journal.schema import SCHEMA
 from polywire.journal.segments import SegmentFile
@@ -57,11 +57,14 @@ class ParquetSegment:
                 reason = f"it can't be opened: {error}"
                 rows = None if behind is None else behind - self.first_offset
                 self.damage = [CorruptBatch(self.name, 0, reason, first_offset=self.first_offset, rows=rows)]
+            else:
+                self.damage = list(lost_rows(self.name, self.first_offset, self.groups, behind))
 
     @property
     def end_offset(self) -> int:
-        """The offset behind its last row."""
-        return self.groups[-1].end_offset if self.groups else self.first_offset
+        """The offset after its last row, whether that can be read or is lost."""
+        last = self.groups[-1].end_offset if self.groups else self.first_offset
+        return max(last, *((lost.first_offset or 0) + (lost.rows or 0) for lost in self.damage[-1:]), 0)
 
     @property
     def rows(self) -> int:
@@ -81,7 +84,7 @@ class ParquetSegment:
         for group in self.groups:
             if query.may_hold(group.first_offset, group.end_offset, group.min_ts, group.max_ts):
                 found.append(group)
-        return found
+        return sorted(found, key=lambda item: item.first_offset or 0)
 
     def read(self, query: Query) -> Iterator[Any]:
         """The rows that are wanted."""
@@ -93,14 +96,16 @@ def read_groups(
 ) -> Iterator[Any]:
     """What is wanted of these row groups of a compacted segment."""
     name = segment.name
-    for item in items:
-        if isinstance(item, CorruptBatch):
-            yield from settle(item, query)
-    groups = [item for item in items if isinstance(item, RowGroup)]
-    if not groups:
+    if not any(isinstance(item, RowGroup) for item in items):
+        for item in items:
+            if isinstance(item, CorruptBatch):
+                yield from settle(item, query)
         return
     with storage.open(name) as opened, pq.ParquetFile(opened, page_checksum_verification=True) as file:
-        for group in groups:
+        for group in items:
+            if isinstance(group, CorruptBatch):
+                yield from settle(group, query)
+                continue
             try:
                 yield from _read_group(file, group, query)
             except (pa.ArrowException, OSError) as error:
@@ -110,6 +115,13 @@ def read_groups(
                     name, group.position, str(error), first_offset=group.first_offset, rows=group.rows
                 )
                 yield from settle(damage, query, ts=group.min_ts)
+
+
+def lost_rows(name: str, first_offset: int, groups: Sequence[RowGroup], behind: int | None) -> Iterator[CorruptBatch]:
+    """The rows that a compacted segment should have and has not; ``behind`` is where the next segment begins."""
+    for first, end in missing(first_offset, groups, behind or 0):
+        position = max((group.position for group in groups if group.end_offset <= first), default=0)
+        yield CorruptBatch(name, position, "no file has these rows", first_offset=first, rows=end - first)
 
 
 def row_groups(metadata: Any) -> list[RowGroup]:

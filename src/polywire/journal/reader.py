@@ -15,7 +15,7 @@ from polywire.journal.arrow_segment import ArrowSegment
 from polywire.journal.parquet import ParquetSegment
 from polywire.journal.query import Query, from_microseconds, make_query, microseconds
 from polywire.journal.schema import PLAIN_SCHEMA
-from polywire.journal.segments import PARQUET, SegmentFile, choose_segments
+from polywire.journal.segments import INDEX, PARQUET, SegmentFile, choose_segments, offset_of
 from polywire.journal.splits import Split, splits_of
 from polywire.journal.storage import Storage, find_storage
 
@@ -58,6 +58,11 @@ class Journal:
         self._sizes = self.storage.sizes()
         self._files = choose_segments(list(self._sizes))
         self._loaded = {file: segment for file, segment in self._loaded.items() if self._is_current(segment)}
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is anything of a journal here: a segment, or the index of one."""
+        return bool(self._files) or any(offset_of(name, INDEX) is not None for name in self._sizes)
 
     @property
     def first_offset(self) -> int:

@@ -1,27 +1,71 @@
 """What a writer does with the newest segment before it writes: check every batch, and cut off a tail that is not right.
 
-A crash leaves at most one batch that is not whole, at the very end, and nobody was told that it is safe. It is kept
+A crash leaves at most one batch that is not whole, at the very end, and its rows were never acknowledged. It is kept
 aside in a file and cut off. Damage in the middle stays where it is, for readers to step over, and is reported.
+
+Rows that were safe and are gone are another matter: the index lists them, or another file proves that their offsets
+were given. Then nothing is repaired. The damaged segment stays as it is and a new one begins after the last offset
+that was given, so that every reader sees what is missing, and no offset is used twice.
 """
 
 import contextlib
 import mmap
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+
 from polywire.journal.entries import entries_of
+from polywire.journal.errors import JournalLoss
 from polywire.journal.framing import BadMessage
+from polywire.journal.gaps import lost_batches
 from polywire.journal.head import Head
 from polywire.journal.index import Entry, index_octets, read_index
 from polywire.journal.lost_head import find_head, write_head
 from polywire.journal.parquet import parquet_end_offset
-from polywire.journal.segments import ARROW, INDEX, PARQUET, choose_segments, segment_name, sync_folder
+from polywire.journal.readers import NamedReaders
+from polywire.journal.segments import (
+    ARROW,
+    INDEX,
+    PARQUET,
+    STATE,
+    SegmentFile,
+    choose_segments,
+    offset_of,
+    segment_name,
+    sync_folder,
+)
 from polywire.journal.survey import Hole, Survey, survey
 
 _COPY_OCTETS: Final = 1 << 20
+
+MOST_ROWS: Final = 1 << 32
+"""More rows than any segment has: offsets to skip where nothing tells how many of them were given."""
+
+LARGEST_OFFSET: Final = 1 << 62
+"""An offset beyond this proves nothing but that somebody wrote it into a reader's file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Rows that were safe and are gone: those from ``first_offset`` up to ``end_offset``, of the file ``segment``."""
+
+    segment: str
+    first_offset: int
+    end_offset: int
+    reason: str
+
+    @property
+    def rows(self) -> int:
+        """How many rows are lost."""
+        return self.end_offset - self.first_offset
+
+    def __str__(self) -> str:
+        which = f"{self.rows} rows, offsets {self.first_offset} to {self.end_offset - 1},"
+        return f"{which} were safe in {self.segment} and are lost: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +73,29 @@ class RecoveryReport:
     """What was found at start.
 
     ``octets`` were cut off ``segment`` from ``position`` on and are kept in ``kept``; ``rows`` is how many rows they
-    spoke of, where that can be told, and ``safe_rows`` how many of them readers had already been shown, which is more
-    than 0 only when a disk loses what it said it had. ``damage`` is what can't be read before that.
+    spoke of, where that can be told. ``lost`` are rows that were safe and are gone, which happens only when a disk
+    loses what it had confirmed, or somebody removes files. ``damage`` is what can't be read before that.
     """
 
     segment: str = ""
     position: int = 0
     octets: int = 0
     rows: int | None = None
-    safe_rows: int = 0
     kept: Path | None = None
     reason: str = ""
     damage: tuple[Hole, ...] = ()
     index_rebuilt: bool = False
+    lost: tuple[Loss, ...] = ()
+
+    @property
+    def lost_rows(self) -> int:
+        """How many rows that were safe are gone."""
+        return sum(loss.rows for loss in self.lost)
 
     @property
     def clean(self) -> bool:
         """Whether nothing was wrong."""
-        return not (self.octets or self.safe_rows or self.damage)
+        return not (self.octets or self.lost or self.damage)
 
     def __str__(self) -> str:
         if self.clean:
@@ -55,11 +104,10 @@ class RecoveryReport:
         if self.octets:
             rows = "" if self.rows is None else f" ({self.rows} rows)"
             said.append(f"{self.octets} octets{rows} cut off at {self.position}, {self.reason}; kept in {self.kept}")
-        if self.safe_rows:
-            said.append(f"{self.safe_rows} rows that were safe are lost")
         for hole in self.damage:
             said.append(f"damaged from {hole.position} to {hole.end}: {hole.reason}")
-        return f"{self.segment}: " + "; ".join(said)
+        told = [f"{self.segment}: " + "; ".join(said)] if said else []
+        return "; ".join([*told, *map(str, self.lost)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +124,81 @@ class Recovered:
     report: RecoveryReport = RecoveryReport()
 
 
-def recover(folder: Path) -> Recovered:
-    """Put the newest segment in order."""
-    segments = choose_segments([path.name for path in folder.iterdir()])
-    if not segments:
-        return Recovered()
-    newest = segments[-1]
-    if newest.format == PARQUET:
+def recover(folder: Path, *, refuse_loss: bool = False) -> Recovered:
+    """Put the newest segment in order.
+
+    ``refuse_loss``: where rows are lost that were safe, change nothing and raise ``JournalLoss``.
+    """
+    names = [path.name for path in folder.iterdir()]
+    segments = choose_segments(names)
+    newest = segments[-1] if segments else None
+    orphan = _orphan_index(folder, names, -1 if newest is None else newest.first_offset)
+    given, proof = _offsets_given(folder, names)
+    if orphan is not None:
+        recovered = _missing_file(orphan)
+    elif newest is None:
+        recovered = Recovered()
+    elif newest.format == PARQUET:
+        recovered = _after_compacted(folder, newest, given)
+    else:
+        return _Tail(folder, newest.first_offset).recover(given, proof, refuse_loss=refuse_loss)
+    recovered = _with_proof(recovered, given, proof, "a file that is missing")
+    if refuse_loss and recovered.report.lost:
+        raise JournalLoss(str(folder), str(recovered.report))
+    if orphan is not None:
+        # An empty file in its place: together with the index it shows every reader what is missing.
+        (folder / orphan[0].name).touch(mode=0o640)
+        sync_folder(folder)
+    return recovered
+
+
+def _orphan_index(folder: Path, names: list[str], newest: int) -> tuple[SegmentFile, list[Entry]] | None:
+    """The newest segment, where nothing is left of it but an index that lists batches."""
+    found = [SegmentFile(offset, ARROW) for name in names if (offset := offset_of(name, INDEX)) is not None]
+    for segment in sorted(found, reverse=True):
+        if segment.first_offset <= newest:
+            return None
+        entries = read_index((folder / segment_name(segment.first_offset, INDEX)).read_bytes())
+        if entries:
+            return segment, entries
+    return None
+
+
+def _missing_file(orphan: tuple[SegmentFile, list[Entry]]) -> Recovered:
+    segment, entries = orphan
+    end = entries[-1].end_offset
+    loss = Loss(segment.name, segment.first_offset, end, "the file is missing; its index lists these rows")
+    return Recovered(end, report=RecoveryReport(segment.name, lost=(loss,)))
+
+
+def _after_compacted(folder: Path, newest: SegmentFile, given: int) -> Recovered:
+    try:
         return Recovered(max(parquet_end_offset(folder / newest.name), newest.first_offset))
-    return _Tail(folder, newest.first_offset).recover()
+    except (pa.ArrowException, OSError) as error:
+        end = max(given, newest.first_offset + MOST_ROWS)
+        loss = Loss(newest.name, newest.first_offset, end, f"it can't be opened: {error}")
+        return Recovered(end, report=RecoveryReport(newest.name, lost=(loss,)))
+
+
+def _offsets_given(folder: Path, names: list[str]) -> tuple[int, str]:
+    """The least offset that no file besides the segments proves to have been given, and the file that proves it."""
+    proofs = [
+        (offset, name) for name in names for kind in (STATE, INDEX) if (offset := offset_of(name, kind)) is not None
+    ]
+    for reader in NamedReaders(folder):
+        if reader.offset <= LARGEST_OFFSET:
+            proofs.append((reader.offset, f"the reader {reader.name}"))
+    return max(proofs, default=(0, ""))
+
+
+def _with_proof(recovered: Recovered, given: int, proof: str, segment: str) -> Recovered:
+    """Go on after the last offset that was given, and tell what is missing before it."""
+    if given <= recovered.next_offset:
+        return recovered
+    reason = f"{proof} proves that offsets up to {given - 1} were given, and no file has these rows"
+    loss = Loss(segment, recovered.next_offset, given, reason)
+    report = replace(recovered.report, lost=(*recovered.report.lost, loss))
+    return replace(recovered, next_offset=given, report=report)
 
 
 class _Tail:
@@ -96,49 +210,70 @@ class _Tail:
         self._path: Final = folder / segment_name(first_offset, ARROW)
         self._index_path: Final = folder / segment_name(first_offset, INDEX)
 
-    def recover(self) -> Recovered:
+    def recover(self, given: int, proof: str, *, refuse_loss: bool) -> Recovered:
         size = self._path.stat().st_size
         known = self._read_index()
         with _mapped(self._path) as octets:
             head, reason = _head_of(octets)
             start = len(head) if head is not None else 0
             found = survey(octets, start, known or (), first_offset=self._first_offset)
-            if head is None:
-                return self._leave(reason, found) if found.batches else self._begin_anew(size, reason)
-            entries = entries_of(found, known or [], head, octets)
+            entries = entries_of(found, known or [], head, octets) if head is not None else []
+        recovered = self._look(size, head, reason, found, entries, known or [])
+        damaged = bool(recovered.report.lost)
+        recovered = _with_proof(recovered, given, proof, f"a file after {self._path.name}")
+        if refuse_loss and recovered.report.lost:
+            raise JournalLoss(str(self._folder), str(recovered.report))
+        return recovered if damaged else self._repair(recovered, size, found, known)
+
+    def _look(
+        self, size: int, head: Head | None, reason: str, found: Survey, entries: list[Entry], known: list[Entry]
+    ) -> Recovered:
+        """What is there and what is not; nothing is changed."""
+        end = found.batches[-1].end if found.batches else 0 if head is None else len(head)
+        end_offset = max([self._first_offset, *(batch.end_offset for batch in found.batches[-1:])])
+        damage = [hole for hole in found.holes if hole.position < end]
+        if head is None:
+            damage = [Hole(0, found.batches[0].position, reason), *damage] if found.batches else []
+        else:
+            damage = [*_mended(head), *damage]
+        proven = max([end_offset, *(entry.end_offset for entry in known)])
+        lost = [
+            Loss(self._path.name, batch.first_offset or 0, proven, batch.reason)
+            for batch in lost_batches(
+                self._path.name, end_offset, [], proven, size=size, holes=found.holes, known=known
+            )
+        ]
+        report = RecoveryReport(self._path.name, end, damage=tuple(damage), lost=tuple(lost), reason=reason)
+        if head is None or lost:
+            return Recovered(proven, report=report)
+        return Recovered(proven, self._first_offset, head, end, entries, found.ended, report)
+
+    def _repair(self, recovered: Recovered, size: int, found: Survey, known: list[Entry] | None) -> Recovered:
+        """Cut off what a crash left, and write down what the head and the index should say."""
+        report, head = recovered.report, recovered.head
+        if head is None:
+            return recovered if found.batches else self._begin_anew(recovered, size)
         if head.damage:
             write_head(self._path, head)
-        end = found.batches[-1].end if found.batches else start
-        next_offset = max([self._first_offset, *(entry.end_offset for entry in [*entries, *(known or [])])])
-        tail = [hole for hole in found.holes if hole.position >= end]
-        kept = self._cut(end) if tail else None
-        rebuilt = known != entries
+        tail = [hole for hole in found.holes if hole.position >= recovered.size]
+        rebuilt = known != recovered.entries
+        kept = self._cut(recovered.size) if tail else None
         if rebuilt:
-            self._write_index(entries)
-        lost = [entry for entry in known or [] if entry.position >= end]
-        report = RecoveryReport(
-            segment=self._path.name,
-            position=end,
-            octets=size - end if tail else 0,
+            self._write_index(recovered.entries)
+        report = replace(
+            report,
+            octets=size - recovered.size if tail else 0,
             rows=_rows(tail),
-            safe_rows=sum(entry.rows for entry in lost),
             kept=kept,
             reason=tail[0].reason if tail else "",
-            damage=(*_mended(head), *(hole for hole in found.holes if hole.position < end)),
             index_rebuilt=rebuilt,
         )
-        return Recovered(next_offset, self._first_offset, head, end, entries, found.ended and not tail, report)
+        return replace(recovered, ended=recovered.ended and not tail, report=report)
 
-    def _begin_anew(self, size: int, reason: str) -> Recovered:
+    def _begin_anew(self, recovered: Recovered, size: int) -> Recovered:
         """The segment was made, and nothing got as far as being in it."""
         kept = self._cut(0) if size else None
-        report = RecoveryReport(self._path.name, 0, size, kept=kept, reason=reason)
-        return Recovered(self._first_offset, report=report)
-
-    def _leave(self, reason: str, found: Survey) -> Recovered:
-        """Batches are there and right, but what is needed to decode them is not: nothing is thrown away."""
-        holes = (Hole(0, found.batches[0].position, reason), *found.holes)
-        return Recovered(found.batches[-1].end_offset, report=RecoveryReport(self._path.name, damage=holes))
+        return replace(recovered, report=replace(recovered.report, octets=size, kept=kept))
 
     def _read_index(self) -> list[Entry] | None:
         try:

@@ -40,6 +40,13 @@ def parse_name(name: str) -> SegmentFile | None:
     return SegmentFile(int(stem), suffix)
 
 
+def offset_of(name: str, suffix: str) -> int | None:
+    """The offset that a file with this suffix is named by; None for any other file."""
+    stem, _, found = name.partition(".")
+    segment = parse_name(f"{stem}.{ARROW}") if found == suffix else None
+    return None if segment is None else segment.first_offset
+
+
 def choose_segments(names: list[str]) -> list[SegmentFile]:
     """The segments among these files, in order. One that is there in both forms counts as Parquet.
 

@@ -5,6 +5,7 @@ the state at some offset is the fold of an earlier state and the rows between. I
 about state costs nothing, and most of what is about it has come and gone.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,18 +30,17 @@ def fold(rows: Any) -> Any:
 
 def references(rows: Any) -> Any:
     """The offsets of the messages that deliveries without a body of their own stand for."""
-    return pc.cast(rows.filter(_unresolved(rows))["correlation"], pa.int64()).unique()
+    return pc.cast(rows.filter(unresolved(rows))["correlation"], pa.int64()).unique()
 
 
-def resolve(rows: Any, messages: Any) -> Any:
-    """The rows, with the bodies of ``messages``, rows themselves, put into the deliveries that stand for them.
+def resolve(rows: Any, bodies: Mapping[int, bytes]) -> Any:
+    """The rows, with the bodies of messages, by their offsets, put into the deliveries that stand for them.
 
     A delivery whose message is not there any more is left out.
     """
-    waiting = _unresolved(rows)
+    waiting = unresolved(rows)
     if not pc.any(waiting).as_py():
         return rows
-    bodies = dict(zip(messages["offset"].to_pylist(), messages["body"].to_pylist(), strict=True))
     changed = []
     for row in rows.filter(waiting).to_pylist():
         body = bodies.get(int(row["correlation"]))
@@ -50,7 +50,8 @@ def resolve(rows: Any, messages: Any) -> Any:
     return pa.concat_tables([others, pa.Table.from_pylist(changed, rows.schema)]).sort_by("offset")
 
 
-def _unresolved(rows: Any) -> Any:
+def unresolved(rows: Any) -> Any:
+    """For each row whether it is a delivery that stands for a message elsewhere."""
     return pc.and_(_is(rows, "deliver"), pc.is_valid(rows["correlation"]))
 
 

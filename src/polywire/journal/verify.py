@@ -3,7 +3,7 @@
 Nothing is changed. What a writer is just adding is not looked at.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -11,12 +11,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from polywire.journal.errors import CorruptBatch
+from polywire.journal.errors import CorruptBatch, NoJournal
 from polywire.journal.framing import END_OF_STREAM
+from polywire.journal.gaps import lost_batches
 from polywire.journal.index import Entry, read_index
-from polywire.journal.parquet import row_groups
+from polywire.journal.parquet import lost_rows, row_groups
 from polywire.journal.runs import decode, load_head
-from polywire.journal.segments import INDEX, PARQUET, SegmentFile, choose_segments, segment_name
+from polywire.journal.segments import ARROW, INDEX, PARQUET, SegmentFile, choose_segments, offset_of, segment_name
 from polywire.journal.storage import Storage, find_storage
 from polywire.journal.survey import Survey, survey
 
@@ -58,6 +59,11 @@ class Verified:
         """Whether all rows that were ever safe in it are still there."""
         return all(finding.severity != DAMAGE for finding in self.findings)
 
+    @property
+    def lost_rows(self) -> int:
+        """How many rows are lost, as far as that is known."""
+        return sum(finding.rows or 0 for finding in self.findings if finding.severity == DAMAGE)
+
 
 def verify(place: str | Path, *, filesystem: Any = None) -> Iterator[Verified]:
     """Check one segment after the other; what is found comes as each is done."""
@@ -68,6 +74,9 @@ def verify_storage(storage: Storage) -> Iterator[Verified]:
     """The same for a place that is known already."""
     sizes = storage.sizes()
     files = choose_segments(list(sizes))
+    missing = list(_missing(storage, list(sizes), files[-1].first_offset if files else -1))
+    if not files and not missing:
+        raise NoJournal(str(storage))
     end_offset = files[0].first_offset if files else 0
     for number, file in enumerate(files):
         behind = files[number + 1].first_offset if number + 1 < len(files) else None
@@ -82,6 +91,19 @@ def verify_storage(storage: Storage) -> Iterator[Verified]:
             found.findings.insert(0, Finding(DAMAGE, 0, f"it begins at {file.first_offset}, before the last one ends"))
         end_offset = max(found.end_offset, end_offset)
         yield found
+    yield from missing
+
+
+def _missing(storage: Storage, names: list[str], newest: int) -> Iterator[Verified]:
+    """Segments after the newest one of which nothing is left but an index."""
+    for first_offset in sorted(offset for name in names if (offset := offset_of(name, INDEX)) is not None):
+        file = SegmentFile(first_offset, ARROW)
+        entries = _index_of(storage, file) if first_offset > newest else None
+        if entries:
+            end_offset = entries[-1].end_offset
+            reason = "the file is missing; its index lists these rows"
+            finding = Finding(DAMAGE, 0, reason, first_offset, end_offset - first_offset)
+            yield Verified(file.name, first_offset, end_offset, findings=[finding])
 
 
 def _verify_arrow(storage: Storage, file: SegmentFile, size: int, behind: int | None) -> Verified:
@@ -99,8 +121,16 @@ def _verify_arrow(storage: Storage, file: SegmentFile, size: int, behind: int | 
         try:
             head = load_head(opened, file.name)
         except CorruptBatch as error:
-            rows = None if behind is None else behind - file.first_offset
-            found.findings.append(Finding(DAMAGE, 0, error.reason, file.first_offset, rows))
+            seen = survey(octets, 0, known or (), first_offset=file.first_offset)
+            ends = [batch.end_offset for batch in seen.batches] + [entry.end_offset for entry in known or []]
+            proven = max(ends, default=file.first_offset)
+            rows = (proven if behind is None else behind) - file.first_offset
+            if rows or behind is not None:
+                reason = error.reason if size else "the file is empty"
+                found.findings.append(Finding(DAMAGE, 0, reason, file.first_offset, rows))
+                found.end_offset = file.first_offset + rows
+            else:
+                found.findings.append(Finding(NOTE, 0, f"a crash left {size} octets: {error.reason}"))
             return found
     if head.damage:
         found.findings.append(Finding(NOTE, 0, f"{head.damage}; polywire reads it all the same"))
@@ -111,7 +141,22 @@ def _verify_arrow(storage: Storage, file: SegmentFile, size: int, behind: int | 
     found.rows = sum(batch.rows for batch in seen.batches)
     if seen.batches:
         found.end_offset = seen.batches[-1].end_offset
-    found.findings.extend(_holes(seen, known or [], size, behind, file.first_offset))
+    end_offset = max([found.end_offset, *(entry.end_offset for entry in known or [])]) if behind is None else behind
+    lost = list(
+        _lost(
+            lost_batches(
+                file.name,
+                file.first_offset,
+                seen.batches,
+                end_offset,
+                size=size,
+                holes=seen.holes,
+                known=known or [],
+            )
+        )
+    )
+    found.findings.extend([*lost, *_notes(seen, lost, size, behind)])
+    found.end_offset = max(found.end_offset, end_offset)
     indexed = {entry.position for entry in known or []}
     missing = sum(batch.position not in indexed for batch in seen.batches)
     if missing and known is not None:
@@ -125,24 +170,22 @@ def _verify_arrow(storage: Storage, file: SegmentFile, size: int, behind: int | 
     return found
 
 
-def _holes(seen: Survey, known: list[Entry], size: int, behind: int | None, first_offset: int) -> Iterator[Finding]:
+def _lost(lost: Iterable[CorruptBatch]) -> Iterator[Finding]:
+    for each in lost:
+        yield Finding(DAMAGE, each.position, each.reason, each.first_offset, each.rows)
+
+
+def _notes(seen: Survey, lost: list[Finding], size: int, behind: int | None) -> Iterator[Finding]:
+    """What is not as it should be without costing any rows."""
     for hole in seen.holes:
-        before = [batch.end_offset for batch in seen.batches if batch.end <= hole.position]
-        after = [batch.first_offset for batch in seen.batches if batch.position >= hole.end]
-        first = before[-1] if before else first_offset
-        indexed = any(entry.position >= hole.position for entry in known)
-        if not after and behind is None and not indexed:
+        if any(finding.position == hole.position for finding in lost):
+            continue
+        if behind is None:
             yield Finding(NOTE, hole.position, f"a crash left {hole.end - hole.position} octets: {hole.reason}")
-            continue
-        if not after and behind == first and not indexed:
+        elif hole.end >= size:
             yield Finding(NOTE, hole.position, "the mark for its end is damaged")
-            continue
-        end = after[0] if after else behind
-        yield Finding(DAMAGE, hole.position, hole.reason, first, hole.rows if end is None else end - first)
-    for entry in known:
-        if entry.end > size:
-            reason = f"the file ends at {size}, before the batch does"
-            yield Finding(DAMAGE, entry.position, reason, entry.first_offset, entry.rows)
+        else:
+            yield Finding(NOTE, hole.position, f"{hole.end - hole.position} octets hold no batch: {hole.reason}")
     if behind is not None and not seen.ended and not seen.holes:
         yield Finding(NOTE, size, f"the mark for its end, {len(END_OF_STREAM)} octets, is missing")
 
@@ -169,7 +212,11 @@ def _verify_parquet(storage: Storage, file: SegmentFile, behind: int | None) -> 
             if group.first_offset < found.end_offset:
                 reason = "its rows have offsets that others before it have"
                 found.findings.append(Finding(DAMAGE, group.position, reason, group.first_offset, group.rows))
+            if group.rows != group.end_offset - group.first_offset:
+                reason = f"it has {group.rows} rows for {group.end_offset - group.first_offset} offsets"
+                found.findings.append(Finding(DAMAGE, group.position, reason, group.first_offset))
             found.end_offset = group.end_offset
+    found.findings.extend(_lost(lost_rows(file.name, file.first_offset, groups, behind)))
     return found
 
 

@@ -124,4 +124,6 @@ def _of_journal(journaling: "Journaling") -> Iterator[Metric]:
     )
     yield GaugeMetricFamily("polywire_journal_next_offset", "The next row's offset.", journaling.journal.next_offset)
     yield GaugeMetricFamily("polywire_journal_pending_octets", "What waits for the disk.", recorder.pending())
+    lost = journaling.journal.recovery.lost_rows
+    yield GaugeMetricFamily("polywire_journal_lost_rows", "Rows that this start found lost.", lost)
     yield GaugeMetricFamily("polywire_journal_failed", "1 while the journal can't be written.", int(recorder.failed))

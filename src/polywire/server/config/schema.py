@@ -106,6 +106,14 @@ class Journal(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ("refuse", "continue"),
         ),
     ] = "continue"
+    on_loss: Annotated[
+        Literal["continue", "refuse"],
+        Choice(
+            "What a start does when rows that were safe are gone, because a disk lost them or a file was removed: "
+            "it goes on without them and logs an error that says which, or it is refused.",
+            ("continue", "refuse"),
+        ),
+    ] = "continue"
     segment_size: Annotated[
         int, Size("How large a file grows before the next one is begun.", least=4 * KIB, most=4 * GIB)
     ] = 128 * MIB
