@@ -6,6 +6,7 @@ python examples/fmqp/publisher.py --topic queue/jobs "water the tomatoes"
 
 import argparse
 import asyncio
+import contextlib
 
 from polywire.protocols import fmqp
 
@@ -24,4 +25,5 @@ async def main() -> None:
         await client.settled()  # the broker has dealt with all of it
 
 
-asyncio.run(main())
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())

@@ -5,6 +5,7 @@ python examples/micromsg/client.py
 
 import argparse
 import asyncio
+import contextlib
 
 from polywire.protocols import micromsg
 
@@ -23,4 +24,5 @@ async def main() -> None:
         print(f"{message.destination}: {message.payload.decode()}")
 
 
-asyncio.run(main())
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())

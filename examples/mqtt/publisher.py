@@ -6,6 +6,7 @@ python examples/mqtt/publisher.py --topic queue/jobs "water the tomatoes"
 
 import argparse
 import asyncio
+import contextlib
 
 from polywire.protocols import mqtt
 
@@ -23,4 +24,5 @@ async def main() -> None:
             print(f"acknowledged: {body}")
 
 
-asyncio.run(main())
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())

@@ -5,6 +5,7 @@ python examples/mqttrpc/caller.py tomatoes 20
 
 import argparse
 import asyncio
+import contextlib
 import sys
 
 from polywire.demo import greenhouse_pb2  # what protoc made of greenhouse.proto
@@ -30,4 +31,5 @@ async def main() -> None:
         print(f"{reply.litres} litres for {reply.bed}")
 
 
-asyncio.run(main())
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())

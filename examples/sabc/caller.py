@@ -5,6 +5,7 @@ python examples/sabc/caller.py tomatoes 20
 
 import argparse
 import asyncio
+import contextlib
 import sys
 
 from polywire.demo.greenhouse_pb2 import WaterReply, WaterRequest
@@ -28,4 +29,5 @@ async def main() -> None:
         print(f"{reply.litres} litres for {reply.bed}")
 
 
-asyncio.run(main())
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())

@@ -5,6 +5,7 @@ python examples/sabc/client.py
 
 import argparse
 import asyncio
+import contextlib
 
 from polywire.protocols import sabc
 
@@ -23,4 +24,5 @@ async def main() -> None:
                 print(answer.body.decode())
 
 
-asyncio.run(main())
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())

@@ -5,6 +5,7 @@ python examples/umq/client.py
 
 import argparse
 import asyncio
+import contextlib
 
 from polywire.protocols import umq
 
@@ -22,4 +23,5 @@ async def main() -> None:
                 print(update.text)
 
 
-asyncio.run(main())
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())

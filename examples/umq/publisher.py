@@ -6,6 +6,7 @@ python examples/umq/publisher.py --topic queue/jobs "water the tomatoes"
 
 import argparse
 import asyncio
+import contextlib
 
 from polywire.protocols import umq
 
@@ -24,4 +25,5 @@ async def main() -> None:
             print(f"acknowledged: {body}")
 
 
-asyncio.run(main())
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())

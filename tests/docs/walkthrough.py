@@ -197,7 +197,9 @@ class Walk:
                 assert self.last.process.poll() is None, f"{step.text}{self.last.printed}"
                 time.sleep(0.02)
         elif step.what == "stop":
-            self.terminals.pop(step.name).stop()
+            terminal = self.terminals.pop(step.name)
+            terminal.stop()
+            assert "Traceback" not in terminal.printed, terminal.printed
         else:
             self._compare(self.terminals[step.name] if step.name else self.last, step.text)
 
