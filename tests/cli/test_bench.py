@@ -1,10 +1,13 @@
 """``polywire bench``: that it measures what it says; how fast anything is, is no matter here."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 
-from tests.cli.commands import EVERY, going_on, good, run, url
+from tests.cli.commands import EVERY, SECONDS, going_on, good, run, url
 from tests.hub_process import HubProcess
 
 
@@ -58,6 +61,35 @@ def test_ctrl_c_ends_it_with_130(hub: HubProcess) -> None:
         command.wait_for("p99.9")
         assert command.interrupt() == 130
         assert "Traceback" not in command.text
+
+
+@pytest.mark.parametrize("what", ["pubsub", "publish", "call"])
+def test_ctrl_c_prints_what_was_measured_so_far(hub: HubProcess, what: str) -> None:
+    before = hub.metric('polywire_messages_total{direction="in",protocol="umq"}')
+    words = [sys.executable, "-m", "polywire", "bench", what, "--for", "600", "--json", "-u", url(hub, "umq")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours
+        while what != "call" and hub.metric('polywire_messages_total{direction="in",protocol="umq"}') < before + 500:
+            assert process.poll() is None
+        while what == "call" and hub.metric('polywire_connections{protocol="umq"}') < 2:
+            assert process.poll() is None
+        if what == "call":
+            good("bench", "call", "-n", "300", "-u", url(hub, "umq"))  # so long it has had time for some itself
+        process.send_signal(signal.SIGINT)
+        printed, complaints = process.communicate(timeout=SECONDS)
+    assert (process.returncode, complaints) == (130, "")
+    found = json.loads(printed)
+    assert (found["kind"], found["complete"], found["lost"]) == (what, False, 0)
+    assert 0 < found["received"] <= found["sent"]
+    assert found["seconds"] > 0
+
+
+def test_an_interrupted_measurement_says_so_in_words_too(hub: HubProcess) -> None:
+    with going_on("bench", "--for", "600", "-u", url(hub, "mqtt"), terminal=True) as command:
+        command.wait_for("p99.9")
+        assert command.interrupt() == 130
+        assert ", then interrupted" in command.text
+        assert "latency" in command.text
+    assert json.loads(good("bench", "-n", "10", "--json", "-u", url(hub, "mqtt")))["complete"] is True
 
 
 def test_a_service_that_nobody_offers_is_code_6(hub: HubProcess) -> None:

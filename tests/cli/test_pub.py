@@ -1,6 +1,8 @@
 """``polywire pub``: what is published, from where, and with which exit code."""
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -102,3 +104,34 @@ def test_lines_are_sent_as_they_come_and_ctrl_c_ends_it_while_it_waits(hub: HubP
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 130
         assert process.stderr.read() == b""
+
+
+def test_a_terminal_is_told_what_to_type_and_each_line_is_sent_at_once(hub: HubProcess) -> None:
+    words = [sys.executable, "-m", "polywire", "pub", "--queue", "pub-typed", "--lines", "-u", url(hub, "umq")]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs) as process:  # noqa: S603 - ours
+        os.close(theirs)
+        shown = b""
+        while b"Ctrl-D ends" not in shown:
+            shown += os.read(ours, 1024)
+        assert b"type a message and press Enter to send it" in shown
+        for body in (b"first", b"second"):
+            os.write(ours, body + b"\n")
+            assert taken(hub, "pub-typed", 1) == [body.decode()]
+        os.write(ours, b"\x04")
+        assert process.wait(SECONDS) == 0
+        shown = os.read(ours, 1024)
+    os.close(ours)
+    assert b"2 messages acknowledged" in shown
+
+
+def test_at_a_terminal_a_refusal_ends_it_with_the_line_that_was_refused(hub: HubProcess) -> None:
+    words = [sys.executable, "-m", "polywire", "pub", "$/hub", "--lines", "-u", url(hub, "umq")]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(words, stdin=theirs, stderr=subprocess.PIPE) as process:  # noqa: S603 - ours
+        os.close(theirs)
+        os.write(ours, b"first\n")
+        assert process.wait(SECONDS) == 5
+        assert process.stderr is not None
+        assert b"channels under $ are the hub's own" in process.stderr.read()
+    os.close(ours)

@@ -1,17 +1,21 @@
 """``polywire journal replay``: what goes to the client, and what is said about it."""
 
 import asyncio
+import contextlib
+import os
+import signal
 import sys
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
 import polywire
 from polywire.cli import main, replaying
-from polywire.cli.replaying import BusTarget
+from polywire.cli.replaying import BusTarget, Place
 from polywire.client.bus import Bus
 from polywire.errors import PolywireError
 from polywire.journal.kinds import RETAIN_FLAG
@@ -84,9 +88,9 @@ def buses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, FakeBus, dict[str,
     async def replay_to(url: str, batches: Iterator[Any], **options: Any) -> tuple[Any, int]:
         bus = FakeBus(url.partition("://")[0])
         made.append((url, bus, options))
-        target = BusTarget(cast("Bus", bus))
+        target = BusTarget(cast("Bus", bus), options["place"])
         done = await replay(
-            batches,
+            options["place"].read(batches),
             target,
             speed=options["speed"],
             rename=Renaming(options["rules"]),
@@ -221,3 +225,58 @@ def test_nobody_to_replay_to_is_said_so(journal: Path) -> None:
     assert result.exit_code == 1
     assert "127.0.0.1:1" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+class StuckBus(FakeBus):
+    """Acknowledges some messages and no more; ``signal`` comes when it is asked for more than that."""
+
+    def __init__(self, acknowledged: int, how: signal.Signals) -> None:
+        super().__init__("umq")
+        self._left = acknowledged
+        self._signal = how
+
+    def publish(self, channel: str, body: bytes, **options: Any) -> Awaitable[None]:
+        self.sent.append((channel, body, options))
+        self._left -= 1
+        return asyncio.sleep(0) if self._left >= 0 else self._never()
+
+    async def _never(self) -> None:
+        os.kill(os.getpid(), self._signal)
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_tells_with_which_command_to_go_on(
+    journal: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
+    bus = StuckBus(2, how)
+    monkeypatch.setattr(replaying, "connect", lambda *_, **__: contextlib.nullcontext(bus))
+    words = ["--speed", "max", "--rename", "a=b c", "--channel", "a/**", "--url", "umq://me:secret@127.0.0.1:9"]
+    result = run(journal, "--to", "6", *words)
+    assert result.exit_code == 130
+    first, second = result.stderr.splitlines()
+    assert first.startswith("polywire journal: interrupted at offset 2, after 2 messages (")
+    assert second.strip() == (
+        f"polywire journal replay {journal} --from 2 --to 6 --channel 'a/**' --speed max --url umq://me@127.0.0.1:9 "
+        "--rename 'a=b c'"
+    )
+
+
+def test_where_a_replay_goes_on_after_rows_that_are_left_out_or_refused() -> None:
+    place = Place()
+    batch = pa.RecordBatch.from_pydict({"offset": [3, 5, 8, 9], "channel": ["a", "$/b", "c", "d"]})
+    assert Place().next is None
+    assert next(place.read(iter([batch]))) is batch
+    assert place.next == 3
+    receipts = [place.sent(place.take(), asyncio.sleep(0)) for _ in range(2)]
+    assert (place.next, place.in_flight) == (3, 2)
+
+    async def settle() -> None:
+        await receipts[0]
+        assert place.next == 8
+        await receipts[1]
+
+    asyncio.run(settle())
+    assert (place.next, place.acknowledged) == (9, 2)
+    assert place.take() == 9  # refused at once
+    assert place.next == 10

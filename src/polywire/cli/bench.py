@@ -1,7 +1,7 @@
 """``polywire bench``: how many messages or calls a second a server carries, and how long each takes."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from polywire.cli.connecting import Connection, connecting
 from polywire.cli.options import examples
 from polywire.cli.printing import print_json
 from polywire.cli.running import Code, CommandError, run
+
+if TYPE_CHECKING:
+    from polywire.cli.bench_load import Bench
 
 SECONDS = 5.0
 """How long it goes on unless told otherwise."""
@@ -74,7 +77,8 @@ def bench(
     """Measure throughput and latency against any server.
 
     All connections are this program's, so it is part of what is measured; a faster server may need several of them.
-    With --rate the latency counts from when a message was due, not from when it could be sent.
+    With --rate the latency counts from when a message was due, not from when it could be sent. Ctrl-C ends it early,
+    with the results so far.
     """
     if service is not None and what is not What.call:
         raise typer.BadParameter("there is a service only with 'call'", param_hint="--service")
@@ -101,10 +105,20 @@ def bench(
                 timeout=timeout,
             )
         )
-        async with bench_report.live(measured):
-            await measured.run()
+        try:
+            async with bench_report.live(measured):
+                await measured.run()
+        except BaseException:
+            if measured.tally.received:
+                report(measured)
+            raise
         if measured.tally.sent and not measured.tally.received:
             raise CommandError("nothing of what was sent came back", Code.TIMEOUT)
+        report(measured)
+
+    def report(measured: "Bench") -> None:
+        from polywire.cli import bench_report  # noqa: PLC0415 - as above
+
         if as_json:
             print_json(bench_report.as_json(measured, polywire.__version__))
         else:

@@ -52,13 +52,14 @@ class Load:
 
 @dataclass(slots=True)
 class Tally:
-    """What has happened so far. ``lost``: published, and not received in time."""
+    """What has happened so far. ``lost``: published, and not received in time. ``complete``: as much as was wanted."""
 
     begun: float = 0.0
     ended: float = 0.0
     sent: int = 0
     received: int = 0
     lost: int = 0
+    complete: bool = False
     times: Histogram = field(default_factory=Histogram)
 
     @property
@@ -88,13 +89,16 @@ class Bench:
             self.addresses = (str(senders[0].address),)
             self._watching = asyncio.create_task(self._watch())
             stack.push_async_callback(cancelled, self._watching)
-            if self.load.kind is What.call:
-                await self._calls(senders, stack)
-            elif self.load.kind is What.publish:
-                await self._publish(senders)
-            else:
-                await self._publish_and_receive(senders, stack)
-            self.tally.ended = time.perf_counter()
+            try:
+                if self.load.kind is What.call:
+                    await self._calls(senders, stack)
+                elif self.load.kind is What.publish:
+                    await self._publish(senders)
+                else:
+                    await self._publish_and_receive(senders, stack)
+                self.tally.complete = True
+            finally:
+                self.tally.ended = time.perf_counter()
 
     async def _watch(self) -> None:
         """Raise ``Timeout`` where nothing goes on for so long that it can't be slowness."""

@@ -29,6 +29,7 @@ def as_json(bench: Bench, version: str) -> dict[str, Any]:
         "channels": load.channels,
         "in_flight": load.in_flight,
         "rate": load.rate,
+        "complete": tally.complete,
         "seconds": round(tally.seconds, 6),
         "sent": tally.sent,
         "received": tally.received,
@@ -55,7 +56,7 @@ def lines(bench: Bench) -> Iterator[str]:
     seconds = tally.seconds or 1e-9
     yield from what(bench)
     sent = f"{tally.sent} {'calls' if load.kind is What.call else 'messages'} of {load.size} octets"
-    yield f"  {sent} in {tally.seconds:.2f} s"
+    yield f"  {sent} in {tally.seconds:.2f} s{'' if tally.complete else ', then interrupted'}"
     yield f"  {'rate':<9} {short(tally.sent / seconds)}/s, {short(tally.sent * load.size / seconds, 'B')}/s"
     if load.kind is What.pubsub:
         yield f"  {'received':<9} {short(tally.received / seconds)}/s, {tally.lost} lost"

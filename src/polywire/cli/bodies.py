@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
+from polywire.cli.printing import say
 from polywire.cli.running import Code, CommandError
 
 CHUNK: Final = 64 * 1024
@@ -32,7 +33,12 @@ Files = Annotated[
     typer.Option("--file", "-f", metavar="FILE", help="Send what is in a file; - is standard input. May be repeated."),
 ]
 Lines = Annotated[
-    bool, typer.Option("--lines", "-l", help="Send each line of the files, or of standard input, by itself.")
+    bool,
+    typer.Option(
+        "--lines",
+        "-l",
+        help="Send each line of the files, or of standard input, by itself; at a terminal, as you type.",
+    ),
 ]
 Headers = Annotated[
     list[str] | None,
@@ -46,12 +52,15 @@ ContentType = Annotated[
 async def read_bodies(texts: Sequence[str], files: Sequence[Path], *, lines: bool) -> AsyncIterator[bytes]:
     """The bodies, one after the other: the arguments, then the files; standard input where there is neither."""
     if not texts and not files:
-        if sys.stdin.isatty():
-            raise CommandError("there is no body: give one, a --file, or something on standard input", Code.USAGE)
+        if sys.stdin.isatty() and not lines:
+            words = "there is no body: give one, a --file, something on standard input, or --lines to type them"
+            raise CommandError(words, Code.USAGE)
         texts = [STANDARD_INPUT]
     places: list[str | Path] = [*texts, *files]
     for place in places:
         if str(place) == STANDARD_INPUT:
+            if sys.stdin.isatty():
+                say("type a message and press Enter to send it; Ctrl-D ends" if lines else "type; Ctrl-D sends it")
             source = _standard_input()
         elif isinstance(place, str):
             yield os.fsencode(place)

@@ -212,20 +212,24 @@ def replay(
     """Publish journaled messages again, in their order and with their spacing, and wait for their acknowledgements.
 
     Topics and queues are replayed, up to where the journal ends now; calls and what belongs to a hub itself are not.
+    Ctrl-C ends it early, and prints the command that goes on from there.
     """
     with errors_reported():
-        from polywire.cli.replaying import print_replay  # noqa: PLC0415 - see above
+        from polywire.cli.replaying import ReplayInterrupted, print_replay  # noqa: PLC0415 - see above
 
         selection = select(since, until, channel)
-        print_replay(
-            journal_place(journal),
-            selection,
-            url=url,
-            speed=_speed(speed),
-            rules=_rules(rename),
-            keep_going=keep_going,
-            token=token,
-        )
+        try:
+            print_replay(
+                journal_place(journal),
+                selection,
+                url=url,
+                speed=_speed(speed),
+                rules=_rules(rename),
+                keep_going=keep_going,
+                token=token,
+            )
+        except ReplayInterrupted as interrupted:
+            fail(str(interrupted), code=130)
 
 
 def _speed(text: str) -> float | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -69,7 +70,8 @@ def pub(
                     return bus.publish(channel, each, headers=headers, content_type=content_type, retain=retain)
 
             bodies = repeated(read_bodies(body or (), file or (), lines=lines), repeat, every)
-            count, promise = await send_all(bodies, send, timeout)
+            # Somebody who types wants to know at once what became of a line.
+            count, promise = await send_all(bodies, send, timeout, 0 if sys.stdin.isatty() else WINDOW)
         word = "sent" if promise is None else promise.value
         say(f"{count} {'message' if count == 1 else 'messages'} {word}")
 
@@ -88,9 +90,12 @@ async def repeated(bodies: AsyncIterator[bytes], times: int, pause: float) -> As
 
 
 async def send_all(
-    bodies: AsyncIterator[bytes], send: "Callable[[bytes], Awaitable[Promise]]", seconds: float
+    bodies: AsyncIterator[bytes],
+    send: "Callable[[bytes], Awaitable[Promise]]",
+    seconds: float,
+    window: int = WINDOW,
 ) -> "tuple[int, Promise | None]":
-    """Send them, many under way at once, and wait for what becomes of each. How many, and what is known of the last."""
+    """Send them, ``window`` in flight at once, and wait for each. How many, and what is known of the last."""
     waiting: collections.deque[tuple[Awaitable[Promise], int]] = collections.deque()
     octets = count = 0
     promise = None
@@ -98,7 +103,7 @@ async def send_all(
         waiting.append((send(body), len(body)))
         octets += len(body)
         count += 1
-        while len(waiting) > WINDOW or octets > WINDOW_OCTETS:
+        while len(waiting) > window or octets > WINDOW_OCTETS:
             receipt, size = waiting.popleft()
             octets -= size
             promise = await outcome(receipt, seconds)

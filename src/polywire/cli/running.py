@@ -11,12 +11,14 @@ import stat
 import sys
 from collections.abc import Callable, Coroutine
 from enum import IntEnum
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import typer
 
 from polywire.cli.printing import shown
 from polywire.errors import PolywireError
+
+Result = TypeVar("Result")
 
 
 class Code(IntEnum):
@@ -49,7 +51,7 @@ def run(command: str, work: Coroutine[Any, Any, None], *, endless: bool = False,
     ended = Code.DONE if endless else Code.INTERRUPTED
     try:
         with asyncio.Runner(loop_factory=_fast_loop() if fast else None) as runner:
-            runner.run(_watched(work))
+            runner.run(watched(work))
     except (KeyboardInterrupt, asyncio.CancelledError):
         code = ended
     except BrokenPipeError:
@@ -95,7 +97,7 @@ def _words(error: Exception) -> str:
     return str(error)
 
 
-async def _watched(work: Coroutine[Any, Any, None]) -> None:
+async def watched(work: Coroutine[Any, Any, Result]) -> Result:
     """The work, until it is done, SIGTERM comes, or nobody reads our output any more."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(work)
@@ -113,7 +115,7 @@ async def _watched(work: Coroutine[Any, Any, None]) -> None:
         # The writing end of a pipe is never readable; it only tells that the reading end was closed.
         loop.add_reader(pipe, hung_up)
     try:
-        await task
+        return await task
     except asyncio.CancelledError:
         if gone:
             raise BrokenPipeError from None
