@@ -1,11 +1,14 @@
 """docs/configuration.md and examples/polywire.toml say what the structs say."""
 
 import re
+import shutil
 from pathlib import Path
 
+from polywire.security.userfile import make_user, put_user
 from polywire.server.config import Config, Loaded, load
 from polywire.server.config.keys import root
 from tests.docs.configuration_tables import PAGE, page_with_tables
+from tests.server.certificates import Authority, public_keys
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "polywire.toml"
 
@@ -15,8 +18,11 @@ def everything_on(folder: Path) -> Path:
     text = re.sub(r"^#(?=\S)", "", EXAMPLE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     path = folder / "polywire.toml"
     path.write_text(text, encoding="utf-8")
-    for name in ("hub.pem", "hub.key", "clients.pem", "polywire.users", "keys.json"):
-        (folder / name).touch()
+    authority = Authority(folder)
+    shutil.copy(authority.issue("hub"), folder / "hub.key")
+    shutil.copy(authority.root, folder / "clients.pem")
+    (folder / "keys.json").write_text(public_keys())
+    put_user(folder / "polywire.users", make_user("ann", None))
     return path
 
 

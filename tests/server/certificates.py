@@ -1,12 +1,20 @@
-"""Certificates for tests, made on the spot."""
+"""Certificates and keys for tests, made on the spot."""
 
 import datetime as dt
+import json
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from jwt.algorithms import ECAlgorithm
+
+
+def public_keys() -> str:
+    """A JWKS with one public key, for ES256."""
+    entry = json.loads(ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key()))
+    return json.dumps({"keys": [{**entry, "kid": "test"}]})
 
 
 class Authority:

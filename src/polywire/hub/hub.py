@@ -7,7 +7,7 @@ The hub runs in one thread and never waits: time and the end of a turn come in a
 from collections.abc import Callable
 from typing import Final, cast, final
 
-from polywire.hub.access import Grants
+from polywire.hub.access import PUBLISH, Grants
 from polywire.hub.channels import MAX_LEVELS, REST, is_literal, to_stars
 from polywire.hub.client import Client
 from polywire.hub.counters import Counters
@@ -84,6 +84,7 @@ class Hub:
         self.on_presence: list[Callable[[int], None]] = []
         self.on_signal: Callable[[str], None] | None = None
         self.on_service_topic: Callable[[Message, Client], None] | None = None
+        self.on_denied: Callable[[Client, str, str], None] | None = None
         self.recorder: Recorder | None = None  # the journal's, as the next two
         self.when_safe: WhenSafe | None = None
         self.strict = False  # while the journal can't be written, nothing is taken, acknowledged or not
@@ -195,9 +196,16 @@ class Hub:
             client.counters.messages_in += 1
         else:
             client.counters.drop(refused)
+            if refused == FORBIDDEN:
+                self.denied(client, PUBLISH, message.channel)
             if self.recorder is not None:
                 self.recorder.discarded(client, message.channel, refused, "", message.body, len(message.body))
         return refused
+
+    def denied(self, client: Client, action: str, channel: str) -> None:
+        """Report that the rules don't let a client do something; ``action`` is one of ``ACTIONS``."""
+        if self.on_denied is not None:
+            self.on_denied(client, action, channel)
 
     def refusal(self, message: Message, client: Client, *, acknowledged: bool) -> str | None:
         """Why a message can't be taken, or None where it can."""

@@ -50,7 +50,10 @@ class Admission:
 
 
 def make_admission(config: Config, throttle: Throttle | None = None) -> Admission:
-    """What the configuration says of users and rules. ``throttle`` carries failed logins over a reload."""
+    """What the configuration says of users and rules. ``throttle`` carries failed logins over a reload.
+
+    A ``ConfigError`` names each file that can't be used.
+    """
     rules = AccessRules(
         AccessRule(
             rule.actions,
@@ -64,28 +67,37 @@ def make_admission(config: Config, throttle: Throttle | None = None) -> Admissio
     )
     if config.auth is None:
         return Admission(None, rules, {})
-    try:
-        authenticator = _authenticator(config.auth, throttle)
-    except PolywireError as error:
-        raise ConfigError([Problem(str(error), "auth")]) from error
+    authenticator = make_authenticator(config.auth, throttle)
     return Admission(authenticator, rules, dict(config.auth.groups), config.auth.session_time)
 
 
-def _authenticator(auth: Auth, throttle: Throttle | None) -> Authenticator:
+def make_authenticator(auth: Auth, throttle: Throttle | None = None) -> Authenticator:
+    """What checks logins. A ``ConfigError`` names each file that can't be used."""
+    problems: list[Problem] = []
+    users = tokens = None
+    if auth.users is not None:
+        try:
+            users = load_users(auth.users)
+        except PolywireError as error:
+            problems.append(Problem(str(error), "auth.users"))
     jwt = auth.jwt
-    tokens = None
     if jwt is not None and (path := jwt.key or jwt.jwks) is not None:
-        tokens = Tokens(
-            load_keys(path, jwt.algorithms),
-            audience=jwt.audience,
-            issuer=jwt.issuer,
-            user_claim=jwt.user_claim,
-            groups_claim=jwt.groups_claim,
-            leeway=jwt.leeway,
-        )
+        try:
+            tokens = Tokens(
+                load_keys(path, jwt.algorithms),
+                audience=jwt.audience,
+                issuer=jwt.issuer,
+                user_claim=jwt.user_claim,
+                groups_claim=jwt.groups_claim,
+                leeway=jwt.leeway,
+            )
+        except PolywireError as error:
+            problems.append(Problem(str(error), "auth.jwt.key" if jwt.key is not None else "auth.jwt.jwks"))
+    if problems:
+        raise ConfigError(problems)
     wanted = auth.throttle
     return Authenticator(
-        users=load_users(auth.users) if auth.users is not None else None,
+        users=users,
         tokens=tokens,
         certificates=CertificateNames(auth.certificate_name) if auth.certificate else None,
         anonymous=auth.anonymous,

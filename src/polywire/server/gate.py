@@ -19,7 +19,7 @@ from polywire.security.authenticator import Authenticator, LoginError, Throttled
 from polywire.security.credentials import Credentials
 from polywire.server.admission import Admission
 from polywire.server.config import Config
-from polywire.server.seldom import Seldom
+from polywire.server.seldom import Denials, Seldom, SeldomEach
 
 if TYPE_CHECKING:
     from polywire.server.endpoint import Endpoint
@@ -56,7 +56,8 @@ class Gate:
         self._listener_users: dict[str, str] = {}
         self._gone: set[Client] = set()  # clients that a reload has locked out, on their way out
         self._full = Seldom(log, loop.time)
-        self._failed = Seldom(log, loop.time)
+        self._failed = SeldomEach(log, loop.time)
+        hub.on_denied = Denials(log, loop.time).denied
         self.apply(Config(), Admission(None, AccessRules(), {}))
 
     def apply(self, config: Config, admission: Admission) -> None:
@@ -148,7 +149,7 @@ class Gate:
             return
         wait = authenticator.retry_after(_host(address), self.loop.time())
         if wait > 0:
-            done(Refusal("too many failed logins from this address", wait))
+            done(self._throttled(address, wait))
         elif self._waiting >= LOGINS_WAITING:
             done(Refusal("too many logins at once", 1.0))
         else:
@@ -207,11 +208,19 @@ class Gate:
             identity = authenticator.authenticate(credentials, _host(address), self.loop.time())
             return admission.admitted(identity, self.hub.clock() / 1e9)
         except Throttled as error:
-            return Refusal("too many failed logins from this address", error.retry_after)
+            return self._throttled(address, error.retry_after)
         except LoginError as error:
             user = error.user[:NAME_SHOWN]
-            self._failed.warn("login of %r from %s failed: %s", user, address, error.cause)
+            words = "login of %r from %s failed: %s"
+            fields = {"user": user, "address": address, "action": "login", "reason": str(error.cause)}
+            self._failed.warn(_host(address), words, user, address, error.cause, **fields)
             return Refusal("login failed")
+
+    def _throttled(self, address: str, wait: float) -> Refusal:
+        reason = "too many failed logins from this address"
+        fields = {"address": address, "action": "login", "reason": reason}
+        self._failed.warn(_host(address), "login from %s refused: %s", address, reason, **fields)
+        return Refusal(reason, wait)
 
 
 class Knock:

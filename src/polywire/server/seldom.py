@@ -2,13 +2,22 @@
 
 import logging
 from collections.abc import Callable
+from typing import Final
+
+from polywire.hub.client import Client
 
 SECONDS = 5.0
 """How far apart two lines of the same kind are."""
 
+MOST_KEYS: Final = 1000
+"""How many sources of lines are kept apart."""
+
+SHOWN: Final = 100
+"""How much of a name that a client has chosen goes to the log."""
+
 
 class Seldom:
-    """One kind of line. What happens in between is counted, and told with the next line."""
+    """One kind of line. What happens in between is counted, and reported with the next line."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
         self._log = log
@@ -16,8 +25,13 @@ class Seldom:
         self._next = float("-inf")
         self._untold = 0
 
-    def warn(self, words: str, *arguments: object) -> None:
-        """Write the line, unless the last one was a moment ago."""
+    @property
+    def is_due(self) -> bool:
+        """Whether the next line would be written, and nothing is left to report with it."""
+        return self._untold == 0 and self._clock() >= self._next
+
+    def warn(self, words: str, *arguments: object, **fields: object) -> None:
+        """Write the line, unless the last one was a moment ago. ``fields`` are those of ``server/logs.py``."""
         now = self._clock()
         if now < self._next:
             self._untold += 1
@@ -27,4 +41,54 @@ class Seldom:
             words += " (and %d more like it)"
             arguments = (*arguments, self._untold)
             self._untold = 0
-        self._log.warning(words, *arguments)
+        self._log.warning(words, *arguments, extra=fields)
+
+
+class SeldomEach:
+    """One kind of line for each of several sources, so that a noisy one does not hide the others."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._clock = clock
+        self._by_key: dict[object, Seldom] = {}
+        self._rest = Seldom(log, clock)
+
+    def warn(self, key: object, words: str, *arguments: object, **fields: object) -> None:
+        """Write the line, unless the last one of this source was a moment ago."""
+        found = self._by_key.get(key)
+        if found is None:
+            if len(self._by_key) >= MOST_KEYS:
+                self._by_key = {other: each for other, each in list(self._by_key.items()) if not each.is_due}
+            # In a flood from everywhere at once those who come late share one line.
+            found = self._rest
+            if len(self._by_key) < MOST_KEYS:
+                found = self._by_key[key] = Seldom(self._log, self._clock)
+        found.warn(words, *arguments, **fields)
+
+
+class Denials:
+    """What clients were refused because they may not do it: a line for each client every few seconds."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
+        self._each = SeldomEach(log, clock)
+
+    def denied(self, client: Client, action: str, channel: str) -> None:
+        """A client may not do this: ``action`` is one of those of ``[[access]]``, ``channel`` may be a service."""
+        user, protocol, shown = client.identity.name, client.counters.protocol, channel[:SHOWN]
+        name = client.name[:SHOWN]
+        self._each.warn(
+            client.number,
+            "%s from %s over %s may not %s %r",
+            repr(user or name) if user or name else "a client",
+            client.address,
+            protocol,
+            action,
+            shown,
+            client=name,
+            user=user,
+            address=client.address,
+            protocol=protocol,
+            action=action,
+            channel=shown,
+            reason="forbidden",
+        )

@@ -3,8 +3,15 @@
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from polywire.server.config import Config, ConfigError, load
+from tests.server.certificates import Authority, public_keys
 
 AUTH = "auth.anonymous=true"
 
@@ -25,7 +32,7 @@ def test_without_auth_nothing_listens_beyond_loopback_unless_told_so(address: st
     assert said(f"listen.mqtt={address}", AUTH) == []
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://localhost:0", "tcp://[::1]:0", "unix:/run/x.sock"])
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://localhost:0", "tcp://[::1]:0", "unix:x.sock"])
 def test_on_this_machine_no_auth_is_needed(address: str) -> None:
     assert said(f"listen.mqtt={address}") == []
 
@@ -85,8 +92,8 @@ def test_on_this_machine_no_auth_is_needed(address: str) -> None:
             "--set: listen.sabc_ws: ws://127.0.0.1:0/umq is also the address of listen.umq; give each its own path",
         ),
         (
-            ["listen.fmqp=unix:/run/x", "listen.mqtt=unix:/run/x"],
-            "--set: listen.mqtt: unix:/run/x is also the address of listen.fmqp; give each its own",
+            ["listen.fmqp=unix:x", "listen.mqtt=unix:x"],
+            "--set: listen.mqtt: unix:x is also the address of listen.fmqp; give each its own",
         ),
         (
             [f"listen.{name}=off" for name in Config().listen.addresses()],
@@ -121,8 +128,8 @@ def test_on_this_machine_no_auth_is_needed(address: str) -> None:
             "--set: access[0].channels: holds {user}, but without [auth] nobody has a name",
         ),
         (
-            ["fabric.kind=nats"],
-            '--set: fabric.kind: kind is "nats", so url has to say where the cluster is',
+            ["fabric.kind=nats", "fabric.url=nats://127.0.0.1:4222"],
+            '--set: fabric.kind: this version has no cluster: "nats" is not implemented yet; write "local"',
         ),
     ],
 )
@@ -144,8 +151,7 @@ def test_the_same_port_on_different_addresses_is_two_ports() -> None:
 
 
 def test_ws_and_wss_do_not_share_a_port(tmp_path: Path) -> None:
-    certificate = tmp_path / "hub.pem"
-    certificate.touch()
+    certificate = Authority(tmp_path).issue("hub")
     (problem,) = said(
         f"tls.certificate={certificate}", "listen.umq=wss://127.0.0.1:7101/umq", "listen.sabc_ws=ws://127.0.0.1:1/s"
     )
@@ -155,16 +161,14 @@ def test_ws_and_wss_do_not_share_a_port(tmp_path: Path) -> None:
 
 
 def test_files_have_to_be_files(tmp_path: Path) -> None:
-    there = tmp_path / "hub.pem"
-    there.touch()
+    there = Authority(tmp_path).issue("hub")
     assert said(f"tls.certificate={there}", f"tls.key={tmp_path}") == [
         f"--set: tls.key: {tmp_path}: this is not a file",
     ]
 
 
 def test_clients_can_not_be_made_to_show_certificates_nobody_can_check(tmp_path: Path) -> None:
-    there = tmp_path / "hub.pem"
-    there.touch()
+    there = Authority(tmp_path).issue("hub")
     assert said(f"tls.certificate={there}", "tls.require_client_certificate=true") == [
         "--set: tls.require_client_certificate: certificates of clients can't be checked without client_ca"
     ]
@@ -183,7 +187,72 @@ def test_a_public_key_can_never_pass_as_a_secret(tmp_path: Path) -> None:
             "name algorithms of one kind"
         )
     ]
+    key.write_text(public_keys())
     assert said('auth.jwt.algorithms=["RS256", "ES256"]', f"auth.jwt.jwks={key}") == []
+
+
+def test_a_certificate_that_is_none_is_found_and_so_is_its_key(tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("not a certificate")
+    authority = Authority(tmp_path)
+    hub, other = authority.issue("hub"), authority.issue("other")
+    bare = tmp_path / "bare.pem"
+    bare.write_text(hub.read_text().partition("-----BEGIN PRIVATE")[0])
+    (problem,) = said(f"tls.certificate={garbage}")
+    assert problem.startswith(f"--set: tls.certificate: {garbage}: there is no certificate in PEM format in this file")
+    assert said(f"tls.certificate={bare}") == [
+        (
+            f"--set: tls.certificate: {bare}: there is no private key in PEM format in this file; "
+            "write tls.key if it is in another file"
+        )
+    ]
+    assert said(f"tls.certificate={hub}", f"tls.key={garbage}") == [
+        f"--set: tls.key: {garbage}: there is no private key in PEM format in this file"
+    ]
+    assert said(f"tls.certificate={hub}", f"tls.key={other}") == [
+        f"--set: tls.key: {other}: this key does not belong to the certificate {hub}"
+    ]
+    (problem,) = said(f"tls.certificate={hub}", f"tls.client_ca={garbage}")
+    assert problem.startswith(f"--set: tls.client_ca: {garbage}: there is no certificate in PEM format in this file")
+    assert said(f"tls.certificate={bare}", f"tls.key={hub}", f"tls.client_ca={authority.root}") == []
+
+
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+    hub = Authority(tmp_path).issue("hub")
+    key = tmp_path / "hub.key"
+    private = load_pem_private_key(hub.read_bytes(), None)
+    locked = BestAvailableEncryption(b"secret")
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked))
+    assert said(f"tls.certificate={hub}", f"tls.key={key}") == [
+        f"--set: tls.key: {key}: the private key has a passphrase; remove it with 'openssl pkey'"
+    ]
+
+
+def test_users_and_keys_of_tokens_are_read_and_every_file_is_named(tmp_path: Path) -> None:
+    users, key = tmp_path / "users", tmp_path / "keys.json"
+    users.write_text("anna:not a hash:\n")
+    key.write_text("{}")
+    found = said(f"auth.users={users}", "auth.jwt.algorithms=ES256", f"auth.jwt.jwks={key}")
+    assert [problem.partition(f"{tmp_path}")[0] for problem in found] == [
+        "--set: auth.users: ",
+        "--set: auth.jwt.jwks: ",
+    ]
+    assert f"{users}:1: " in found[0]
+    key.write_text("short")
+    (problem,) = said("auth.jwt.algorithms=HS256", f"auth.jwt.key={key}")
+    assert problem.startswith(f"--set: auth.jwt.key: {key}: the secret has 5 octets")
+
+
+def test_places_the_hub_writes_to_have_to_be_there(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    missing = tmp_path / "missing"
+    assert said(f"listen.fmqp=unix:{missing}/x") == [
+        f"--set: listen.fmqp: unix:{missing}/x: there is no directory {missing}; create it first"
+    ]
+    assert said(f"journal.path={file}/journal") == [f"--set: journal.path: {file}/journal: {file} is not a directory"]
+    assert said(f"journal.path={file}/journal", "journal.enabled=false") == []
+    assert said(f"journal.path={missing}/a/b") == []
 
 
 def test_all_problems_are_found_at_once() -> None:

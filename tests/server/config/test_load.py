@@ -136,8 +136,8 @@ def test_rules_are_read_one_by_one(tmp_path: Path) -> None:
 
 
 def test_a_smaller_message_size_takes_the_one_before_auth_with_it() -> None:
-    limits = load(sets=["limits.message_size=1000"]).config.limits
-    assert (limits.message_size, limits.message_size_before_auth) == (1000, 1000)
+    limits = load(sets=["limits.message_size=2000"]).config.limits
+    assert (limits.message_size, limits.message_size_before_auth) == (2000, 2000)
 
 
 def test_everything_can_be_read_again(tmp_path: Path) -> None:
@@ -280,8 +280,16 @@ SIZE = 'octets, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"'
             '2: slow_reader.queues: found "drop": a queue loses no message; allowed is "disconnect" or "block"',
         ),
         (
-            "[limits]\nmessage_size = 10\nmessage_size_before_auth = 11",
-            "3: limits.message_size_before_auth: is more than limits.message_size (10), which no message may pass",
+            "[limits]\nmessage_size = 2000\nmessage_size_before_auth = 2001",
+            "3: limits.message_size_before_auth: is more than limits.message_size (2000), which no message may pass",
+        ),
+        (
+            "[limits]\nmessage_size = 20",
+            '2: limits.message_size: found 20, allowed is octets, from 1 KiB to 1 GiB, such as 65536 or "64 KiB"',
+        ),
+        (
+            "[limits]\nmessage_size_before_auth = 1023",
+            "2: limits.message_size_before_auth: found 1023, allowed is octets, from 1 KiB to 1 GiB",
         ),
         ("[limits\n", "1:8: this is not TOML: expected ']' at the end of a table declaration"),
         ("[limits]\noutbox = \n", "2:10: this is not TOML: invalid value"),

@@ -1,13 +1,14 @@
-"""What single values can't show: keys that contradict each other, and files that are not there."""
+"""What single values can't show: keys that contradict each other, and files that are missing or unusable."""
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from polywire.server.address import WILDCARDS, Address
-from polywire.server.config.errors import Origin, Problem
+from polywire.server.config.errors import ConfigError, Origin, Problem
 from polywire.server.config.keys import Table, root
 from polywire.server.config.kinds import File
 from polywire.server.config.schema import Auth, Config, Section
@@ -36,10 +37,20 @@ def find_problems(config: Config, origin: OriginOf, *, insecure: bool = False) -
     elif not insecure:
         problems += _exposed(config, at)
     problems += _access(config, at)
-    if config.fabric.kind == "nats" and config.fabric.url is None:
-        problems.append(at('kind is "nats", so url has to say where the cluster is', "fabric", "kind"))
+    if config.fabric.kind == "nats":
+        reason = 'this version has no cluster: "nats" is not implemented yet; write "local"'
+        problems.append(at(reason, "fabric", "kind"))
     problems += _files(config, root(), at)
+    problems += _paths(config, at)
+    # What is missing, or wrong with [auth.jwt], has been said; what can't be loaded because of it need not be.
+    known = {problem.key for problem in problems}
+    for problem in _contents(config):
+        if problem.key not in known and not (problem.key.startswith("auth.jwt.") and known & JWT_KEYS):
+            problems.append(replace(problem, origin=origin(*problem.key.split("."))))
     return problems
+
+
+JWT_KEYS: Final = {"auth.jwt", "auth.jwt.algorithms"}
 
 
 At = Callable[..., Problem]
@@ -131,6 +142,42 @@ def _files(struct: Section, table: Table, at: At) -> Iterator[Problem]:
         value = getattr(struct, name)
         if value is not None and not inner.many:
             yield from _files(value, inner, at)
+
+
+def _contents(config: Config) -> Iterator[Problem]:
+    """Files that are there, but that the hub can't use: everything is loaded once, as the start does."""
+    # Here, because these need the configuration themselves, and are slow to import.
+    from polywire.server.admission import make_authenticator  # noqa: PLC0415
+    from polywire.server.tls import make_context  # noqa: PLC0415
+
+    try:
+        if config.tls is not None:
+            make_context(config.tls)
+    except ConfigError as error:
+        yield from error.problems
+    try:
+        if config.auth is not None:
+            make_authenticator(config.auth)
+    except ConfigError as error:
+        yield from error.problems
+
+
+def _paths(config: Config, at: At) -> Iterator[Problem]:
+    """Places the hub writes to: the directories of Unix sockets, and the journal's."""
+    for name, address in config.listen.addresses().items():
+        folder = Path(address.path).parent
+        if address.scheme == "unix" and not folder.is_dir():
+            yield at(f"{address}: there is no directory {folder}; create it first", "listen", name)
+        elif address.scheme == "unix" and not os.access(folder, os.W_OK | os.X_OK):
+            yield at(f"{address}: the directory {folder} can't be written to", "listen", name)
+    if config.journal.enabled:
+        place = config.journal.path
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        if not place.is_dir():
+            yield at(f"{config.journal.path}: {place} is not a directory", "journal", "path")
+        elif not os.access(place, os.W_OK | os.X_OK):
+            yield at(f"{config.journal.path}: the directory {place} can't be written to", "journal", "path")
 
 
 def _file_problem(path: Path) -> str | None:

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -77,11 +77,12 @@ class Loaded:
                 yield from self._settings(value, inner, (*path, name))
 
 
-def load(path: Path | None = None, sets: Sequence[str] = ()) -> Loaded:
+def load(path: Path | None = None, sets: Sequence[str] = (), *, sections: Collection[str] | None = None) -> Loaded:
     """The configuration in the file ``path``, changed by ``sets`` (each ``section.key=value``).
 
     Without a path ``polywire.toml`` in the working directory is read if it is there. A ``ConfigError`` has all that
-    was found wrong with single values; ``Loaded.problems`` looks at them together.
+    was found wrong with single values; ``Loaded.problems`` looks at them together. With ``sections`` only these are
+    looked at, whatever is wrong with the others.
     """
     if path is None and DEFAULT_FILE.is_file():
         path = DEFAULT_FILE
@@ -96,6 +97,8 @@ def load(path: Path | None = None, sets: Sequence[str] = ()) -> Loaded:
             written.put_setting(text)
         except ConfigError as error:
             problems.extend(error.problems)
+    if sections is not None:
+        written.tree = {name: value for name, value in written.tree.items() if name in sections}
     try:
         config = read_config(written)
     except ConfigError as error:

@@ -30,6 +30,9 @@ PROTOCOLS: Final = ("umq", "micromsg", "fmqp", "mqtt", "sabc")
 ACTIONS: Final = ("publish", "subscribe", "call", "serve", "signal")
 ALGORITHMS: Final = ("HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "ES256", "ES384", "ES512")
 
+LEAST_MESSAGE: Final = KIB
+"""Enough for a login with a name and a password in every protocol."""
+
 Policy = Literal["drop", "disconnect", "block"]
 
 
@@ -147,9 +150,16 @@ class Journal(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one client, or all of them, may use. Passing one gets the protocol's own error, and nobody else feels it."""
 
-    message_size: Annotated[int, Size("The largest message, all its frames together.", most=GIB)] = 16 * MIB
+    message_size: Annotated[
+        int, Size("The largest message, all its frames together.", least=LEAST_MESSAGE, most=GIB)
+    ] = 16 * MIB
     message_size_before_auth: Annotated[
-        int, Size("The same before a client has logged in; never more than `message_size`.", most=GIB)
+        int,
+        Size(
+            "The same before a client has logged in, so also the largest login; never more than `message_size`.",
+            least=LEAST_MESSAGE,
+            most=GIB,
+        ),
     ] = 64 * KIB
     header_size: Annotated[
         int, Size("The largest header of one frame: all of it but the body.", least=256, most=16 * MIB)
@@ -309,12 +319,25 @@ class Sabc(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Fabric(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How hub nodes reach each other."""
 
-    kind: Annotated[Literal["local", "nats"], Choice("One process alone, or a NATS cluster.", ("local", "nats"))] = (
-        "local"
-    )
+    kind: Annotated[
+        Literal["local", "nats"],
+        Choice("One process alone; `nats` is reserved for a cluster and not implemented yet.", ("local", "nats")),
+    ] = "local"
     url: Annotated[
-        str | None, Text("Where the cluster is; needed for `nats`.", 'a URL, such as "nats://host:4222"', secret=True)
+        str | None, Text("Where the cluster is; for `nats`.", 'a URL, such as "nats://host:4222"', secret=True)
     ] = None
+
+
+class Log(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the hub writes to standard error."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Choice("The least severe lines that are written.", ("debug", "info", "warning", "error")),
+    ] = "info"
+    format: Annotated[
+        Literal["text", "json"], Choice("Lines of text, or one JSON object a line.", ("text", "json"))
+    ] = "text"
 
 
 class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -329,3 +352,4 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     slow_reader: SlowReader = SlowReader()
     sabc: Sabc = Sabc()
     fabric: Fabric = Fabric()
+    log: Log = Log()
