@@ -16,7 +16,7 @@ import polywire
 from polywire.cli import main
 from polywire.server.config import ConfigError, Loaded, Problem
 
-TALKING = ("pub", "sub", "call", "serve-echo", "demand", "ping", "bench")
+TALKING = ("pub", "sub", "call", "serve-echo", "demand", "ping", "bench", "status", "reload", "stop")
 COMMAND = Path(sys.executable).with_name("polywire")
 
 
@@ -32,7 +32,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Loaded, bool]]:
     calls: list[tuple[Loaded, bool]] = []
     module = ModuleType(main.SERVER)
 
-    def serve(loaded: Loaded, *, insecure: bool) -> None:
+    def serve(loaded: Loaded, *, insecure: bool, pid_file: Path | None) -> None:
+        assert pid_file is None
         calls.append((loaded, insecure))
 
     module.serve = serve  # type: ignore[attr-defined]  # a module made by hand

@@ -1,6 +1,7 @@
 """``polywire`` itself: its options, ``serve``, and the place where the other commands are mounted."""
 
 import importlib
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ import polywire
 from polywire.cli import config, journal, pipeline, user
 from polywire.cli.bench import bench, bench_epilog
 from polywire.cli.call import call, call_epilog
+from polywire.cli.control import reload, reload_epilog, status, status_epilog, stop, stop_epilog
 from polywire.cli.decode import decode, decode_epilog
 from polywire.cli.demand import demand, demand_epilog
 from polywire.cli.demo import demo, demo_epilog
@@ -43,6 +45,9 @@ app.command(epilog=ping_epilog)(ping)
 app.command(epilog=bench_epilog)(bench)
 app.command(epilog=decode_epilog)(decode)
 app.command(epilog=demo_epilog)(demo)
+app.command(epilog=status_epilog)(status)
+app.command(epilog=reload_epilog)(reload)
+app.command(epilog=stop_epilog)(stop)
 
 
 def _print_version(wanted: bool) -> None:
@@ -75,9 +80,19 @@ def start(
         "polywire serve --set listen.fmqp=tcp://127.0.0.1:0 --set listen.mqtt=off",
         "polywire serve --set 'limits.message_size=1 MiB' --set journal.enabled=false",
         "polywire serve --set listen.mqtt=tcp://0.0.0.0:1883 --insecure",
+        "polywire serve --pid /run/polywire/hub.json",
     )
 )
-def serve(config: ConfigFile = None, sets: Sets = None, *, insecure: Insecure = False) -> None:
+def serve(
+    config: ConfigFile = None,
+    sets: Sets = None,
+    *,
+    insecure: Insecure = False,
+    pid: Annotated[
+        Path | None,
+        typer.Option("--pid", metavar="FILE", help="Write the runtime file here, for status, reload and stop."),
+    ] = None,
+) -> None:
     """Run the hub in the foreground until SIGTERM or Ctrl-C; SIGHUP reloads the configuration.
 
     When it listens, it prints one line: "ready " and a JSON object of its listeners and their addresses. Logs go to
@@ -90,7 +105,7 @@ def serve(config: ConfigFile = None, sets: Sets = None, *, insecure: Insecure = 
         loaded.check(insecure=insecure)
     run = importlib.import_module(SERVER)
     with config_errors_reported():
-        raise typer.Exit(run.serve(loaded, insecure=insecure) or 0)
+        raise typer.Exit(run.serve(loaded, insecure=insecure, pid_file=pid) or 0)
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def add(
 ) -> None:
     """Add a user, or give one a new password and new groups.
 
-    The password is asked for twice, or read from standard input. A running hub takes the change with SIGHUP.
+    The password is asked for twice, or read from standard input. A running hub takes the change with `polywire reload`.
 
     Examples:
     * `polywire user add anna`

@@ -3,6 +3,7 @@
 The hub turns connections away before descriptors run out, so that those it has, its files and its HTTP pages go on.
 """
 
+import contextlib
 import resource
 from pathlib import Path
 
@@ -11,10 +12,11 @@ KEPT = 48
 
 
 def raise_limit() -> None:
-    """Allow this process as many as it may have."""
+    """Raise the soft limit of this process to its hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        with contextlib.suppress(OSError, ValueError):  # some systems allow less than the hard limit says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def connections_left() -> int:

@@ -1,6 +1,9 @@
 """The sockets a server listens on: opened all or none, and what speaks on each connection that comes to one."""
 
 import asyncio
+import errno
+import os
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -114,8 +117,39 @@ class Listeners:
 
 
 def _not_listening(key: str, address: Address, error: OSError) -> ConfigError:
-    words = f"can't listen on {address}: {error.strerror or error}; free it, or choose another with port 0"
-    return ConfigError([Problem(words, f"listen.{key}")])
+    reason, hint = _reason_and_hint(address, error)
+    return ConfigError([Problem(f"can't listen on {address}: {reason}{hint and '; '}{hint}", f"listen.{key}")])
+
+
+def _reason_and_hint(address: Address, error: OSError) -> tuple[str, str]:
+    """What is wrong with an address that can't be bound, and what to do about it."""
+    if isinstance(error, socket.gaierror):
+        return f"the host name {address.host} can't be resolved", "check its spelling, or use an IP address"
+    number = error.errno
+    if number is None and "could not bind" in str(error):  # how asyncio reports that every address failed
+        number = errno.EADDRNOTAVAIL
+    reason = str(error) if number is None else os.strerror(number)
+    if address.scheme == "unix":
+        folder = Path(address.path).parent
+        hints = {
+            errno.EADDRINUSE: "another program listens there, or a file is in the way",
+            errno.EACCES: f"the hub may not create files in {folder}; choose another directory or change its owner",
+            errno.ENOENT: f"create the directory {folder} first",
+            errno.ENOTDIR: f"{folder} is not a directory; choose another path",
+        }
+    else:
+        privileged = address.port and address.port < 1024
+        hints = {
+            errno.EADDRINUSE: "another program listens there; stop it, or choose another port (0 picks a free one)",
+            errno.EADDRNOTAVAIL: f"{address.host} is not an address of this machine; use one that is, or 0.0.0.0",
+            errno.EAFNOSUPPORT: "this machine has no IPv6; use an IPv4 address",
+            errno.EACCES: "ports below 1024 need root or CAP_NET_BIND_SERVICE; choose a higher one"
+            if privileged
+            else "",
+        }
+    hints[errno.EPERM] = hints[errno.EACCES]
+    hints[errno.EMFILE] = "raise the limit on open files (ulimit -n)"
+    return reason, hints.get(number, "") if number is not None else ""
 
 
 def _without_knock(make_protocol: MakeProtocol) -> Callable[[], asyncio.BaseProtocol]:

@@ -10,27 +10,33 @@ import importlib.util
 import json
 import logging
 import signal
-import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 from polywire.errors import PolywireError
 from polywire.memory import leave_out_pandas, tune_allocator
-from polywire.server.config import Config, Loaded
+from polywire.server import logs, runtime
+from polywire.server.config import Loaded
 from polywire.server.descriptors import raise_limit
 from polywire.server.server import Server
 
 log = logging.getLogger("polywire.server")
 
 
-def serve(loaded: Loaded, *, insecure: bool = False) -> int:
-    """Run the hub until it is told to stop. Returns the exit code."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("picows").setLevel(logging.WARNING)  # it tells of every connection that ends
+def serve(loaded: Loaded, *, insecure: bool = False, pid_file: Path | None = None) -> int:
+    """Run the hub until SIGTERM, SIGINT or a client's signal. Returns the exit code.
+
+    ``pid_file`` is where its runtime file goes instead of the usual place.
+    """
+    logs.set_up(loaded.config.log)
     tune_allocator()
     leave_out_pandas()
     raise_limit()
+    if pid_file is not None:
+        runtime.check_free(pid_file)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(loaded, insecure=insecure))
+        return runner.run(_serve(loaded, insecure=insecure, pid_file=pid_file))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -41,7 +47,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _serve(loaded: Loaded, *, insecure: bool) -> int:
+async def _serve(loaded: Loaded, *, insecure: bool, pid_file: Path | None) -> int:
     loop = asyncio.get_running_loop()
     server = Server(loaded, insecure=insecure)
     stopping = asyncio.Event()
@@ -60,48 +66,82 @@ async def _serve(loaded: Loaded, *, insecure: bool) -> int:
             at_once.set()
         stopping.set()
 
-    for words in _not_yet(loaded.config):
-        log.warning(words)
     await server.start()
     server.hub.on_signal = signalled
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop)
-    loop.add_signal_handler(signal.SIGHUP, _reload, server)
+    about = _About(server)
+    loop.add_signal_handler(signal.SIGHUP, about.reload)
+    about.create(pid_file)
     gc.collect()
     gc.freeze()  # what is here now stays; the collector need not look at it again
     print("ready " + json.dumps(server.ready()), flush=True)  # noqa: T201 - the contract with whoever started us
-    await stopping.wait()
-    if not at_once.is_set():
-        server.refuse_new_work()  # at once: the log tells what has happened, not what will
-        log.info("draining")
-        draining = asyncio.create_task(server.drain())
-        ended = asyncio.create_task(at_once.wait())
-        await asyncio.wait({draining, ended}, return_when=asyncio.FIRST_COMPLETED)
-        ended.cancel()
-        if draining.done():
-            draining.result()
-            log.info("stopped")
-            return 0
-        draining.cancel()
-    for endpoint in list(server.gate.connections):
-        endpoint.abort()
-    await server.close()
-    log.info("stopped at once")
-    return 0
-
-
-def _not_yet(config: Config) -> Iterator[str]:
-    """What the configuration asks for and this version does not do."""
-    if config.fabric.kind != "local":
-        yield "there is no cluster yet: this hub runs by itself"
-
-
-def _reload(server: Server) -> None:
     try:
-        left = server.reload()
-    except PolywireError as error:
-        log.error("reload failed, nothing has changed: %s", error)  # noqa: TRY400 - the message says it all
-        return
-    log.info("configuration reloaded")
-    for section in left:
-        log.warning("[%s] has changed, which takes effect at the next start", section)
+        await stopping.wait()
+        if not at_once.is_set():
+            server.refuse_new_work()  # at once: the log tells what has happened, not what will
+            about.tell(draining=True)
+            log.info("draining")
+            draining = asyncio.create_task(server.drain())
+            ended = asyncio.create_task(at_once.wait())
+            await asyncio.wait({draining, ended}, return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            if draining.done():
+                draining.result()
+                log.info("stopped")
+                return 0
+            draining.cancel()
+        for endpoint in list(server.gate.connections):
+            endpoint.abort()
+        await server.close()
+        log.info("stopped at once")
+        return 0
+    finally:
+        about.remove()
+
+
+class _About:
+    """What other programs can see of this hub: its runtime file, and how its last reload ended."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._file: runtime.RuntimeFile | None = None
+        self._reloads = 0
+
+    def create(self, path: Path | None) -> None:
+        """Write the runtime file."""
+        try:
+            self._file = runtime.create(path, self._server.loaded, self._server.ready())
+        except OSError as error:
+            words = "no runtime file (%s): polywire status, reload and stop will not find this hub"
+            log.warning(words, error)
+
+    def reload(self) -> None:
+        """SIGHUP: take over the configuration as it is now."""
+        self._reloads += 1
+        problem, left = "", list[str]()
+        try:
+            left = self._server.reload()
+        except PolywireError as error:
+            problem = str(error)
+            log.error("reload failed, nothing has changed: %s", error)  # noqa: TRY400 - the message says it all
+        else:
+            logs.set_up(self._server.loaded.config.log)
+            log.info("configuration reloaded")
+            for section in left:
+                log.warning("[%s] has changed, which takes effect at the next start", section)
+        done = runtime.Reload(self._reloads, time.time(), problem, tuple(left))
+        self.tell(reload=done, drain_time=self._server.loaded.config.limits.drain_time)
+
+    def tell(self, **changes: object) -> None:
+        """Change what the runtime file says."""
+        if self._file is not None:
+            try:
+                self._file.update(**changes)
+            except OSError as error:
+                log.warning("the runtime file can't be written: %s", error)
+
+    def remove(self) -> None:
+        """The hub has ended."""
+        if self._file is not None:
+            self._file.remove()

@@ -30,6 +30,9 @@ from polywire.server.tls import load_certificates, make_context
 if TYPE_CHECKING:
     from polywire.server.journal_keeper import JournalKeeper
 
+NEED_RESTART = ("listen", "journal", "fabric")
+"""Sections that a reload does not apply."""
+
 SETTLE_STEP = 0.02
 CLOSE_TIME = 1.0
 """Seconds a peer has to take its last octets once its connection is being closed."""
@@ -46,7 +49,7 @@ class Server:
     """One hub and its listeners."""
 
     def __init__(self, loaded: Loaded, *, insecure: bool = False) -> None:
-        self._loaded = loaded
+        self._loaded = self._running = loaded
         self._insecure = insecure
         self._loop = asyncio.get_running_loop()
         self.hub = Hub(
@@ -92,10 +95,13 @@ class Server:
         self._watch_idle()
 
     def reload(self) -> list[str]:
-        """Take over the configuration as it is now. Returns what needs a restart; a bad file changes nothing."""
+        """Take over the configuration as it is now. A bad file changes nothing.
+
+        Returns the sections that differ from those the hub was started with, and need a restart.
+        """
         loaded = self._loaded.again()
         loaded.check(insecure=self._insecure)
-        config, old = loaded.config, self._loaded.config
+        config = loaded.config
         if config.tls is not None:
             make_context(config.tls)  # tried apart first, so that a bad file changes nothing
         admission = self._admit(loaded)
@@ -104,7 +110,14 @@ class Server:
         self._admission = admission
         self._loaded = loaded
         self._rpc.reload(self.gate.limits)
-        return [name for name in ("listen", "journal", "fabric") if getattr(config, name) != getattr(old, name)]
+        self._warn_about_descriptors()
+        running = self._running.config
+        return [name for name in NEED_RESTART if getattr(config, name) != getattr(running, name)]
+
+    @property
+    def loaded(self) -> Loaded:
+        """The configuration that is in effect."""
+        return self._loaded
 
     def refuse_new_work(self) -> None:
         """Take no more clients and no more messages, from this moment on."""
@@ -161,9 +174,14 @@ class Server:
     def _heed_descriptors(self) -> None:
         """Have no more connections than there are file descriptors for."""
         self.gate.most_connections = connections_left()
-        if self.gate.most_connections < self.gate.max_connections:
-            words = "there are file descriptors for %d connections only, not for the %d of limits.connections"
-            log.info(words, self.gate.most_connections, self.gate.max_connections)
+        self._warn_about_descriptors()
+
+    def _warn_about_descriptors(self) -> None:
+        """Warn where ``limits.connections`` was set, not left at its default, to more than the system allows."""
+        most, wanted = self.gate.most_connections, self.gate.max_connections
+        if most < wanted and self._loaded.origin("limits", "connections").kind != "default":
+            words = "limits.connections is %d, but the limit on open files allows %d connections: raise it (ulimit -Hn)"
+            log.warning(words, wanted, most)
 
     async def _settle(self, end: float) -> None:
         """Wait until what was accepted is written and answered, and every call has ended, or the time is over."""
