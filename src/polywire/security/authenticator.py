@@ -98,10 +98,11 @@ class Authenticator:
             return Identity(identity.name, user.groups, identity.how, identity.expires)
         if identity.how == "token":
             return identity if self.tokens is not None else None
-        if identity.how == "certificate":
-            return self._known(identity.name, identity.how) if self.certificates is not None else None
-        if identity.how == "listener":
-            return self._known(identity.name, identity.how)
+        if identity.how == "certificate" and self.certificates is None:
+            return None
+        if identity.how in {"certificate", "listener"}:
+            known = self._known(identity.name, identity.how)
+            return Identity(known.name, known.groups, known.how, identity.expires)
         return identity if self.anonymous else None
 
     def _by_token(self, token: str | bytes) -> Identity:
