@@ -31,7 +31,7 @@ def leave_out_pandas() -> None:
     """Let nothing in this process import pandas.
 
     Arrow imports it, where it is installed, as soon as it makes an array of Python objects, only to find out whether
-    they are pandas's. That takes most of a second and 100 MiB, in a process that never uses it.
+    they are pandas's. That costs time at every start and tens of MiB, in a process that never uses it.
     """
     if not any(isinstance(finder, _NoPandas) for finder in sys.meta_path):
         sys.meta_path.insert(0, _NoPandas())

@@ -101,7 +101,7 @@ from pathlib import Path
 
 from polywire.memory import leave_out_pandas
 
-leave_out_pandas()  # it would take most of the time
+leave_out_pandas()  # as in the processes that a hub starts
 folder, what, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 from polywire.journal import compaction, housekeeping, snapshots
 from polywire.journal.retention import KeepLimits
