@@ -1,10 +1,12 @@
 """A real hub in a process of its own, on ports of its own choice, for tests that need sockets."""
 
+import base64
 import contextlib
 import json
 import queue
 import resource
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -29,12 +31,17 @@ LISTEN = {
 
 @dataclass
 class HubProcess:
-    """A running hub. ``addresses`` are those of its ``ready`` line."""
+    """A running hub. ``addresses`` are those of its ``ready`` line.
+
+    ``login`` is who asks for pages where the hub wants to know, as ``user:password``. ``trust`` is for HTTPS.
+    """
 
     process: "subprocess.Popen[str]"
     addresses: dict[str, str]
     errors: list[str] = field(default_factory=list)
     lines: "queue.Queue[str]" = field(default_factory=queue.Queue)
+    login: str = ""
+    trust: ssl.SSLContext | None = None
 
     def port(self, listener: str) -> int:
         """The port of a listener."""
@@ -42,8 +49,11 @@ class HubProcess:
 
     def get(self, path: str) -> tuple[int, str]:
         """A page of the HTTP listener."""
+        request = urllib.request.Request(self.addresses["http"] + path)  # noqa: S310 - loopback
+        if self.login:
+            request.add_header("Authorization", "Basic " + base64.b64encode(self.login.encode()).decode())
         try:
-            with urllib.request.urlopen(self.addresses["http"] + path, timeout=10) as answer:  # noqa: S310 - loopback
+            with urllib.request.urlopen(request, timeout=10, context=self.trust) as answer:  # noqa: S310 - as above
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

@@ -1,4 +1,4 @@
-"""The pages of a journal, served without the rest of a hub."""
+"""The HTTP listener, served in this process without the rest of a hub."""
 
 import asyncio
 import contextlib
@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from polywire.hub.hub import Hub
+from polywire.journal.kinds import PROTOCOLS
+from polywire.server.address import Address
 from polywire.server.admission import make_admission
 from polywire.server.config import load
 from polywire.server.gate import Gate
-from polywire.server.http import HttpProtocol
-from polywire.server.journal_pages import JournalPages
+from polywire.server.http import HttpLimits, HttpServer
+from polywire.server.journal_keeper import JournalKeeper
+from polywire.server.metrics import Metrics
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -21,9 +24,26 @@ Answer = tuple[int, dict[str, str], bytes]
 class Pages:
     """A served journal. ``get`` asks for a page."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, http: HttpServer, hub: Hub) -> None:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
+        self._http = http
+        self._hub = hub
+
+    def faults(self) -> dict[str, int]:
+        """What was counted as wrong."""
+        return self._hub.counters[PROTOCOLS.index("http")].faults
+
+    def wait_for_fault(self, fault: str) -> None:
+        """Until it is counted."""
+        end = time.monotonic() + 20
+        while fault not in self.faults():
+            assert time.monotonic() < end, self.faults()
+            time.sleep(0.001)
+
+    def bodies(self) -> tuple[int, int]:
+        """The bodies there are, and their bytes."""
+        return self._http.bodies._count, self._http.bodies._bytes
 
     def get(self, path: str, *, method: str = "GET", **headers: str) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
@@ -41,35 +61,44 @@ class Pages:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *sets: str, local: bool = True) -> Iterator[Pages]:
-    """The pages of a journal's folder on a port of their own, with the hub's settings for who may come in."""
+def serving(
+    folder: Path, *sets: str, host: str = "127.0.0.1", limits: HttpLimits | None = None, journaled: bool = False
+) -> Iterator[Pages]:
+    """The HTTP listener on a journal's folder, with the hub's settings for who may come in, on a port of its own.
+
+    ``host`` is what the listener takes itself to be bound to. ``journaled``: a hub records in the folder.
+    """
     loop = asyncio.new_event_loop()
-    started: list[asyncio.Server] = []
+    started: list[tuple[asyncio.Server, HttpServer, Hub]] = []
     ready = threading.Event()
 
     async def start() -> None:
-        gate = Gate(Hub(loop.call_soon, loop.call_later, time.time_ns, ["umq"]), loop)
-        config = load(None, sets).config
+        hub = Hub(loop.call_soon, loop.call_later, time.time_ns, list(PROTOCOLS))
+        gate = Gate(hub, loop)
+        config = load(None, (*sets, f"journal.path={folder}")).config
         gate.apply(config, make_admission(config))
-        pages = JournalPages(folder, gate, local=local)
-        connections: dict[HttpProtocol, None] = {}
-        server = await loop.create_server(lambda: HttpProtocol({}, connections, {"/journal/": pages}), "127.0.0.1", 0)
-        started.append(server)
+        keeper = JournalKeeper(config.journal, hub, gate, loop) if journaled else None
+        metrics = Metrics(hub, gate, loop)
+        http = await HttpServer.open(gate, metrics, config.journal, Address("http", host), limits)
+        server = await loop.create_server(lambda: http(None), "127.0.0.1", 0)
+        started.append((server, http, hub))
         ready.set()
         try:
             await asyncio.Event().wait()
         finally:
             server.close()
-            for connection in list(connections):
-                connection.abort()
+            await http.stop_work()
+            if keeper is not None:
+                await keeper.close()
+            await http.close()
             gate.close()
-            await asyncio.sleep(0)
 
     task: list[asyncio.Task[None]] = []
 
     def run() -> None:
         asyncio.set_event_loop(loop)
         task.append(loop.create_task(start()))
+        task[0].add_done_callback(lambda _: ready.set())
         with contextlib.suppress(asyncio.CancelledError):
             loop.run_until_complete(task[0])
         loop.run_until_complete(loop.shutdown_default_executor())
@@ -79,7 +108,8 @@ def serving(folder: Path, *sets: str, local: bool = True) -> Iterator[Pages]:
     thread.start()
     try:
         assert ready.wait(20)
-        yield Pages(started[0].sockets[0].getsockname()[1])
+        server, http, hub = started[0]
+        yield Pages(server.sockets[0].getsockname()[1], http, hub)
     finally:
         loop.call_soon_threadsafe(task[0].cancel)
         thread.join(20)

@@ -1,28 +1,48 @@
 """``POST /publish``: parts of batches, each applied once, whoever is killed in between."""
 
+import base64
+import contextlib
 import http.client
 import json
 import signal
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from polywire import journal
+from polywire.hub.client import Client
+from polywire.hub.counters import Counters
+from polywire.hub.message import Message
+from polywire.hub.outbox import Flusher, Nowhere, Outbox, Timer
+from polywire.hub.recorder import Recorder
+from polywire.journal.batches import BatchMaker
+from polywire.journal.kinds import HTTP, PROTOCOLS
+from polywire.journal.log import Log
 from polywire.security.userfile import make_user, put_user
-from polywire.server.ingest import SCHEMA
+from polywire.server.http import Refused
+from polywire.server.ingest import SCHEMA, decode
+from polywire.server.parts import Part, note
+from tests.faults.kept_session import KeptSession, Link
 from tests.hub_process import HubProcess, running_hub
 
 pytestmark = pytest.mark.timeout(120)
 
 
-def stream(*rows: dict[str, Any]) -> bytes:
+def stream(*rows: dict[str, Any], compression: str | None = None, times: int = 1) -> bytes:
     table = pa.Table.from_pylist(
         [{"headers": None, "content_type": None, "retain": False, "queue": False} | row for row in rows], SCHEMA
     )
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as writer:
-        writer.write_table(table)
+    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        for _ in range(times):
+            writer.write_table(table)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
@@ -40,7 +60,7 @@ def post(
 
 
 def queued(hub: HubProcess, queue: str) -> float:
-    return hub.metric(f'polywire_queue_messages{{queue="{queue}"}}')
+    return hub.metric(f'polywire_deepest_queue_messages{{queue="{queue}"}}')
 
 
 def test_a_part_is_applied_once_also_by_a_hub_that_was_killed(tmp_path: Path) -> None:
@@ -89,7 +109,10 @@ def test_what_is_no_part_is_refused_and_nothing_of_it_is_taken(tmp_path: Path) -
         assert post(hub, stream({"channel": "queue/q", "body": b"1"}, {"channel": "", "body": b"2"}))[0] == 400
         assert post(hub, stream({"channel": "queue/q", "body": b"1"}, {"channel": "$/x", "body": b"2"}))[0] == 400
         assert post(hub, stream({"channel": "a", "body": b"", "headers": "[]"}))[0] == 400
-        assert 'queue="q"' not in hub.get("/metrics")[1] or queued(hub, "q") == 0
+        for wrong in ("[" * 100_000, '{"a": ' + "[" * 50_000, '{"a": null}', '{"a": {"date": "x"}}', "nonsense"):
+            assert post(hub, stream({"channel": "a", "body": b"", "headers": wrong}))[0] in {400, 413}
+        assert hub.metric("polywire_queues") == 0
+        assert not any("Traceback" in line for line in hub.errors)
         assert post(hub, stream({"channel": "queue/q", "body": b"1"})) == (200, '{"applied": true}\n')
 
 
@@ -138,4 +161,181 @@ sabc = "off"
         assert post(hub, stream(mine))[0] == 401
         assert post(hub, stream(mine, others), **login) == (403, "other: forbidden\n")
         assert post(hub, stream(mine), **login) == (200, '{"applied": true}\n')
+        hub.login = "ann:secret"
         assert queued(hub, "mine") == 1
+
+
+def test_a_part_that_grows_when_it_is_decompressed_is_refused_before_it_does(tmp_path: Path) -> None:
+    bomb = stream({"channel": "a", "body": bytes(200 << 20)}, compression="zstd")
+    assert len(bomb) < 100_000
+    with running_hub(journal=tmp_path) as hub:
+        before = memory(hub)
+        status, answer = post(hub, bomb)
+        assert (status, "uncompressed" in answer) == (413, True)
+        assert memory(hub) - before < 50_000
+        assert hub.metric('polywire_faults_total{protocol="http",reason="part-size"}') == 1
+        small = stream({"channel": "queue/q", "body": bytes(1 << 20)}, compression="lz4")
+        assert post(hub, small) == (200, '{"applied": true}\n')
+
+
+def memory(hub: HubProcess) -> int:
+    """The most resident memory the hub ever had, in KiB."""
+    return int(Path(f"/proc/{hub.process.pid}/status").read_text(encoding="utf-8").split("VmHWM:")[1].split()[0])
+
+
+def test_rows_batches_and_messages_of_a_part_are_bounded(tmp_path: Path) -> None:
+    row = {"channel": "a", "body": b""}
+    with running_hub("limits.message_size=1 MiB", "limits.header_size=1000", journal=tmp_path) as hub:
+        assert "rows" in post(hub, stream(*[row] * 1000, compression="zstd", times=101))[1]
+        assert "record batches" in post(hub, stream(row, compression="zstd", times=1001))[1]
+        status, answer = post(hub, stream({"channel": "a", "body": bytes(2 << 20)}))
+        assert (status, "too large" in answer) == (413, True)
+        status, answer = post(hub, stream(row | {"headers": json.dumps({"a": "x" * 1000})}))
+        assert (status, "headers" in answer) == (413, True)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_broken_metadata_is_refused(seed: int) -> None:
+    """Any byte of a stream may be wrong: it is refused, or it is other data, and nothing else happens."""
+    good = stream({"channel": "a", "body": b"x", "headers": "{}"}, compression="zstd")
+    random = Random(seed)  # noqa: S311 - no secret
+    for _ in range(400):
+        data = bytearray(good)
+        for _ in range(random.randint(1, 4)):
+            data[random.randrange(len(data))] = random.choice((0, 1, 0x7F, 0x80, 0xFF, random.randrange(256)))
+        with contextlib.suppress(Refused):
+            decode(bytes(data), 1 << 20, 1 << 20, 1000, 0, 0)
+
+
+def test_a_large_part_is_published_whole_and_holds_up_nobody(tmp_path: Path) -> None:
+    rows = [{"channel": f"many/{number % 100}", "body": b"%d" % number} for number in range(100_000)]
+    part = stream(*rows)
+    with running_hub(journal=tmp_path) as hub:
+        slowest = 0.0
+        with ThreadPoolExecutor(1) as pool:
+            posted = pool.submit(post, hub, part)
+            while not posted.done():
+                started = time.monotonic()
+                assert hub.get("/healthz")[0] == 200
+                slowest = max(slowest, time.monotonic() - started)
+            assert posted.result() == (200, '{"applied": true}\n')
+        assert slowest < 0.5
+        hub.stop(signal.SIGKILL)
+    found = [batch for batch in journal.open(tmp_path).scan(["offset", "body"], kinds="publish") if batch.num_rows > 99]
+    assert [batch.num_rows for batch in found] == [100_000]  # one batch, so all of it or nothing is safe
+    assert found[0].column("body").to_pylist() == [b"%d" % number for number in range(100_000)]
+
+
+def subscribed(hub: HubProcess, *sessions: KeptSession) -> None:
+    for session in sessions:
+        link = Link(hub.addresses["mqtt"], session)
+        link.subscribe("kept/#", 1)
+        link.leave()
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_sessions_that_are_kept_lose_nothing_of_a_part_that_was_answered(tmp_path: Path, attempt: int) -> None:
+    """The hub is killed right after its answer. One client is away, another is connected and acknowledges nothing."""
+    away, there = KeptSession("away"), KeptSession("there")
+    bodies = [b"%d" % number for number in range(20 + attempt)]
+    part = stream(*({"channel": "kept/a", "body": body} for body in bodies))
+    with running_hub(journal=tmp_path) as hub:
+        subscribed(hub, away, there)
+        link = Link(hub.addresses["mqtt"], there)
+        assert post(hub, part) == (200, '{"applied": true}\n')
+        hub.process.kill()
+        hub.process.wait(20)
+        link.close()
+    with running_hub(journal=tmp_path) as hub:
+        assert post(hub, part) == (200, '{"applied": false}\n')
+        for session in (away, there):
+            link = Link(hub.addresses["mqtt"], session)
+            link.wait_for(len(bodies))
+            link.publish("elsewhere", b"", 1)  # what came after it would have come by now
+            link.leave()
+            assert session.got == bodies
+
+
+def test_a_part_that_was_recorded_and_not_delivered_is_delivered_at_the_next_start(tmp_path: Path) -> None:
+    """What a crash between the two steps leaves: all messages and the first note, and some of the deliveries."""
+    sessions = [KeptSession("one"), KeptSession("two")]
+    with running_hub(journal=tmp_path) as hub:
+        subscribed(hub, *sessions)
+        assert hub.stop() == 0
+    with Log(tmp_path, node=socket.gethostname()) as log:
+        recorder = Recorder(log.next_offset, time.time_ns, lambda: None)
+        client = Client(1, HTTP, Outbox(Nowhere(), Flusher(lambda _: None, no_timer)), Counters("http"))
+        messages = [Message("kept/a", b"%d" % number, time=time.time_ns()) for number in range(5)]
+        for message in messages:
+            message.offset = recorder.published(message, client, 0, heard=True)
+        note(recorder, Part("q", 3, 0), "", rows=5)
+        for message in messages[:2]:
+            recorder.stored(PROTOCOLS.index("mqtt"), "one", "kept/a", message, 1, 0, retain=False)
+        for columns in recorder.take():
+            log.append(BatchMaker(log.node).make(columns), state=True)
+    for _ in range(2):  # the second start has nothing left to do
+        with running_hub(journal=tmp_path) as hub:
+            assert post(hub, stream(), batch="3") == (200, '{"applied": false}\n')
+            hub.stop(signal.SIGKILL)
+    with running_hub(journal=tmp_path) as hub:
+        for session in sessions:
+            link = Link(hub.addresses["mqtt"], session)
+            link.wait_for(5)
+            link.publish("elsewhere", b"", 1)
+            link.leave()
+            assert session.got == [b"%d" % number for number in range(5)]
+
+
+def no_timer(_: float, __: Callable[[], None]) -> Timer:
+    raise AssertionError("nothing is written here")
+
+
+def users_of(folder: Path) -> str:
+    users = folder / "users"
+    for name in ("ann", "bob"):
+        put_user(users, make_user(name, "secret", ()))
+    return f"auth.users={users}"
+
+
+def basic(user: str) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(f"{user}:secret".encode()).decode()}
+
+
+def test_a_query_belongs_to_the_user_who_first_used_it(tmp_path: Path) -> None:
+    users, ann, bob = users_of(tmp_path), basic("ann"), basic("bob")
+    folder = tmp_path / "journal"
+    part = stream({"channel": "queue/q", "body": b"1"})
+    with running_hub(users, journal=folder) as hub:
+        assert post(hub, part, **ann) == (200, '{"applied": true}\n')
+        status, answer = post(hub, stream(), batch="999999999", **bob)
+        assert (status, "belongs to another user" in answer) == (403, True)
+        assert post(hub, part, **bob)[0] == 403
+        assert post(hub, part, batch="1", **ann) == (200, '{"applied": true}\n')
+        assert post(hub, part, query="other", **bob) == (200, '{"applied": true}\n')
+        hub.stop(signal.SIGKILL)
+    with running_hub(users, journal=folder) as hub:
+        assert post(hub, stream(), batch="999999999", **bob)[0] == 403
+        assert post(hub, part, batch="1", **ann) == (200, '{"applied": false}\n')
+        assert post(hub, part, batch="2", **ann) == (200, '{"applied": true}\n')
+        assert post(hub, part, query="other", **ann)[0] == 403
+
+
+def test_a_query_of_a_journal_that_knew_no_owners_is_claimed(tmp_path: Path) -> None:
+    users, folder = users_of(tmp_path), tmp_path / "journal"
+    with Log(folder, node="here") as log:
+        recorder = Recorder(0, time.time_ns, lambda: None)
+        recorder.applied("sink:q", "4:0")
+        for columns in recorder.take():
+            log.append(BatchMaker(log.node).make(columns), state=True)
+    with running_hub(users, journal=folder) as hub:
+        assert post(hub, stream(), batch="4", **basic("bob")) == (200, '{"applied": false}\n')
+        assert post(hub, stream(), batch="5", **basic("ann")) == (200, '{"applied": true}\n')
+        assert post(hub, stream(), batch="6", **basic("bob"))[0] == 403
+
+
+def test_a_queue_takes_no_more_of_a_part_than_it_has_room_for(tmp_path: Path) -> None:
+    jobs = stream(*[{"channel": "queue/q", "body": b"1"}] * 6)
+    with running_hub("limits.queue_messages=10", journal=tmp_path) as hub:
+        assert post(hub, jobs) == (200, '{"applied": true}\n')
+        assert post(hub, jobs, part="1") == (503, "queue/q: queue-full\n")
+        assert queued(hub, "q") == 6

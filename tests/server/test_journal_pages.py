@@ -183,7 +183,7 @@ def test_who_asks_by_address_gets_it(pages: Pages, host: str) -> None:
 
 
 def test_beyond_loopback_names_are_what_people_ask_by(folder: Path) -> None:
-    with serving(folder, local=False) as pages:
+    with serving(folder, host="hub") as pages:
         assert pages.get("", host="hub:7100")[0] == 200
 
 

@@ -91,6 +91,17 @@ class Recorder:
             self.octets += columns.octets()
             self.columns = Columns(columns.first + columns.rows)
 
+    def insert(self, columns: Columns) -> int:
+        """Append rows that were collected elsewhere, as one batch. Returns the offset of the first one."""
+        self.rotate()
+        columns.close()
+        columns.first = self.columns.first
+        self.full.append(columns)
+        self.octets += columns.octets()
+        self.columns = Columns(columns.first + columns.rows)
+        self._ready(0)
+        return int(columns.first)
+
     def together(self, together: bool) -> None:
         """From now on rows become safe all or none, until it is false again."""
         if together and self.columns.octets() > BATCH_OCTETS:
@@ -190,9 +201,9 @@ class Recorder:
         flags = (PERSISTENT_FLAG if kept else 0) | (CLEAN_FLAG if anew else 0)
         self._note(SESSION, protocol, flags, 0, name, "", user)
 
-    def applied(self, name: str, place: str) -> None:
-        """Somebody who publishes in parts has got so far."""
-        self._note(SESSION, NO_PROTOCOL, PERSISTENT_FLAG, 0, name, "", place)
+    def applied(self, name: str, place: str, headers: str = "") -> None:
+        """A client that publishes in parts has got so far. ``headers`` is a JSON object."""
+        self._note(SESSION, NO_PROTOCOL, PERSISTENT_FLAG, 0, name, "", place, headers)
 
     def wished(self, protocol: int, name: str, topic_filter: str, qos: int) -> None:
         """A kept session has subscribed to a filter, written as its protocol does."""

@@ -9,13 +9,14 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 WEBSOCKET: Final = ("ws", "wss")
-SCHEMES: Final = ("http", "tcp", "tls", "unix", *WEBSOCKET)
+SCHEMES: Final = ("http", "https", "tcp", "tls", "unix", *WEBSOCKET)
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - named here to be recognised, not bound
 LONGEST_UNIX_PATH: Final = 107
 """What a ``sockaddr_un`` holds, less its final NUL."""
 
 EXAMPLES: Final = {
     "http": "http://127.0.0.1:7100",
+    "https": "https://127.0.0.1:7100",
     "tcp": "tcp://127.0.0.1:7103",
     "tls": "tls://127.0.0.1:7103",
     "unix": "unix:/run/polywire.sock",
@@ -44,7 +45,7 @@ class Address:
     @property
     def encrypted(self) -> bool:
         """Whether it needs a certificate."""
-        return self.scheme in {"tls", "wss"}
+        return self.scheme in {"https", "tls", "wss"}
 
     @property
     def websocket(self) -> bool:

@@ -8,7 +8,7 @@ import ipaddress
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from polywire.hub.access import ANONYMOUS, NOTHING, AccessRules, Identity
 from polywire.hub.client import Client
@@ -69,6 +69,7 @@ class Gate:
         self.policies = (POLICIES.index(slow.topics), POLICIES.index(slow.replies), POLICIES.index(slow.queues))
         self.handshake_time = limits.handshake_time
         self.idle_time = limits.idle_time
+        self.allowed_origins = config.listen.allowed_origins
         self.limits = Limits(
             message_size=limits.message_size,
             message_size_before_auth=limits.message_size_before_auth,
@@ -223,10 +224,16 @@ class Gate:
         return Refusal(reason, wait)
 
 
+class Counted(Protocol):
+    """Something that counts the connections that are about to come in."""
+
+    handshaking: int
+
+
 class Knock:
     """A connection before the door: it takes the place of one that came in."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Counted) -> None:
         self._gate = gate
         self._waits = True
         gate.handshaking += 1

@@ -1,305 +1,576 @@
-"""HTTP for operators: one connection, and how much of the hub's time it may take."""
+"""The HTTP listener: who is asking, what there is to ask for, and how much of the hub one request may use.
+
+``aiohttp`` speaks HTTP; this module is imported only where the listener is on. Connections are accepted by
+``listeners.py`` as those of every other protocol, so TLS, its reload and client certificates are the same here.
+
+Three things keep a request from holding up the hub. Input is parsed for a moment at a time (``Intake``). Bodies are
+accepted only where they are expected, bounded in size, number, chunks and time (``Bodies``). Work that takes longer
+belongs in a thread, or is cut into slices by whoever does it.
+"""
 
 import asyncio
-import contextlib
+import base64
+import binascii
 import logging
-from collections.abc import Mapping
-from typing import cast
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Self, cast
 
-import h11
+from aiohttp import ClientError, web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
-from polywire.hub.access import Identity
-from polywire.server.http_resources import Answer, Handler, Post, Reply, Request, Tree
+from polywire.hub.access import ANONYMOUS, Identity
+from polywire.hub.peer import Login, Refusal
+from polywire.journal.kinds import HTTP
+from polywire.server.address import WILDCARDS, Address
+from polywire.server.config.schema import Journal
+from polywire.server.gate import Gate, Knock
+from polywire.server.metrics import CONTENT_TYPE, Metrics
+from polywire.server.origins import refusal
+from polywire.server.seldom import Seldom
 
-PATIENCE = 10.0
-"""Seconds a client may take for its request, and between two of them."""
+LISTENER: Final = "http"
+TEXT: Final = "text/plain"
+OPEN_PAGES: Final = ("/healthz", "/readyz")
+"""Pages that tell nothing but whether the hub works: probes may have them without logging in, by any name."""
 
-PACE = 0.1
-"""Seconds between two answers on one connection: pages take time to make, and the hub has other work."""
+SLICE: Final = 4096
+SLICE_SECONDS: Final = 0.001
+"""Bytes that are parsed at once, and for how long before others get their turn."""
 
-MAX_BODY = 64 * 1024
+LINGER_SECONDS: Final = 1.0
+"""How long a client may go on sending what was refused; closing at once could keep the answer from reaching it."""
 
-MAX_CONNECTIONS = 32
-"""Connections at once; one more takes the place of the oldest, so that a flood does not keep an operator out."""
+CLOSE_SECONDS: Final = 1.0
+"""How long requests may go on once the hub has closed everything else."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 log = logging.getLogger("polywire.server")
 
 
-HttpConnections = dict["HttpProtocol", None]
-"""The connections there are, the oldest first."""
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What the HTTP listener may use. Times are in seconds."""
+
+    connections: int = 256
+    keep_alive: float = 30.0  # between two requests, and for the head of one
+    line: int = 8190  # the request line, and each header
+    headers: int = 64
+    bodies: int = 8  # bodies being received or applied at once
+    body_bytes: int = 64 << 20  # of all of them
+    body_time: float = 60.0
+    body_silence: float = 10.0
+    chunks: int = 16_384  # of one body
+    write_time: float = 30.0  # without the client taking anything
 
 
-class HttpProtocol(asyncio.Protocol):
-    """One HTTP connection; ``h11`` does the protocol.
+class Refused(Exception):  # noqa: N818 - what happened to the request
+    """A request that is refused: its status and the reason for the client, ``fault`` for the metrics and the log."""
 
-    ``handlers`` are pages by their paths, ``trees`` what is below paths that end with a slash, ``posts`` where
-    something can be sent.
-    """
+    def __init__(self, status: int, reason: str, *, fault: str = "", headers: dict[str, str] | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.fault = fault
+        self.headers = headers or {}
+
+
+class HttpServer:
+    """The HTTP listener of one hub. Calling it makes the protocol of a new connection."""
 
     def __init__(
-        self,
-        handlers: Mapping[str, Handler],
-        connections: HttpConnections,
-        trees: Mapping[str, Tree] | None = None,
-        posts: Mapping[str, Post] | None = None,
+        self, gate: Gate, metrics: Metrics, journal: Journal, address: Address, limits: HttpLimits | None = None
     ) -> None:
-        self._handlers = handlers
-        self._trees = trees or {}
-        self._posts = posts or {}
-        self._taker: Post | None = None
-        self._who: Identity | None = None
-        self._sent: list[bytes] = []
-        self._connections = connections
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=16 * 1024)
-        self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._request: h11.Request | None = None
-        self._body = 0
-        self._full = False
-        self._answered = float("-inf")
-        self._pacing: asyncio.TimerHandle | None = None
-        self._room = asyncio.Event()
-        self._room.set()
-        self._work: asyncio.Task[None] | None = None
+        self._gate = gate
+        self._metrics = metrics
+        self._address = address
+        self.limits = limits or HttpLimits()
+        self.handshaking = 0  # connections of which TLS is not done
+        self._connections: dict[Connection, None] = {}  # the oldest first
+        self._active: set[Connection] = set()  # those with a request
+        self._faults = gate.hub.counters[HTTP]
+        self._complaint = Seldom(log, time.monotonic)
+        self.door = Door(gate)
+        self.bodies = Bodies(self.limits)
+        self._app = web.Application(middlewares=[self._guard])
+        self._app.on_response_prepare.append(_no_server_version)
+        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=CLOSE_SECONDS)
+        self._pages: list[str] = []
+        self._ingest: Any = None
+        self._add("/healthz", self._healthz)
+        self._add("/readyz", self._readyz)
+        self._add("/metrics", self._metrics_page)
+        if journal.enabled:
+            # Arrow, only where there is a journal.
+            from polywire.server.ingest import Ingest  # noqa: PLC0415
+            from polywire.server.journal_pages import JournalPages  # noqa: PLC0415
+
+            self._ingest = Ingest(gate, self)
+            self._add("/journal/", JournalPages(journal.path, gate, self).answer, below=True)
+            self._add("/publish", self._ingest.answer, method="POST")
+
+    @classmethod
+    async def open(
+        cls, gate: Gate, metrics: Metrics, journal: Journal, address: Address, limits: HttpLimits | None = None
+    ) -> Self:
+        """A server that is ready for connections."""
+        server = cls(gate, metrics, journal, address, limits)
+        await server._runner.setup()
+        return server
+
+    def __call__(self, knock: Knock | None) -> asyncio.BaseProtocol:
+        """The protocol of a new connection."""
+        return Intake(Connection(self, cast("web.Server", self._runner.server), knock))
+
+    def knock(self) -> Knock | None:
+        """Let a connection begin its TLS handshake. Other protocols' connections don't count here, nor does a drain."""
+        return Knock(self) if self.handshaking < self.limits.connections else None
+
+    def busy(self) -> bool:
+        """Whether a part that was accepted is still being published."""
+        return self._ingest is not None and bool(self._ingest.busy())
+
+    async def stop_work(self) -> None:
+        """Publish nothing more: the journal is about to be closed."""
+        if self._ingest is not None:
+            await self._ingest.close()
+
+    async def close(self) -> None:
+        """Finish what is being answered, within a moment, and close all connections."""
+        await self._runner.cleanup()
+
+    def entered(self, connection: "Connection") -> bool:
+        """Count a new connection in. The one that has been idle longest makes room; False where none is idle."""
+        if len(self._connections) >= self.limits.connections:
+            idle = next((each for each in self._connections if each not in self._active), None)
+            if idle is None:
+                self.count("connections", "an HTTP connection is refused: there are %d", len(self._connections))
+                return False
+            del self._connections[idle]
+            idle.abort()
+        self._connections[connection] = None
+        return True
+
+    def left(self, connection: "Connection") -> None:
+        """A connection has ended."""
+        self._connections.pop(connection, None)
+
+    def count(self, fault: str, words: str, *arguments: object) -> None:
+        """Count a request that went wrong, and log it, though not every time."""
+        self._faults.fault(fault)
+        self._complaint.warn(words, *arguments)
+
+    def _add(self, path: str, handler: Handler, *, method: str = "GET", below: bool = False) -> None:
+        self._pages.append(path)
+        route = path + "{name:.*}" if below else path
+        if method == "GET":
+            self._app.router.add_get(route, handler)
+        else:
+            self._app.router.add_route(method, route, handler)
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer a request, or say why not; whatever fails, the hub goes on."""
+        connection = cast("Connection", request.protocol)
+        self._active.add(connection)
+        try:
+            self._check(request)
+            return await handler(request)
+        except Refused as refused:
+            if refused.fault:
+                self.count(refused.fault, "an HTTP request from %s was refused: %s", request.remote, refused.reason)
+            return _refusal(request, refused)
+        except web.HTTPNotFound:
+            return _refusal(request, Refused(404, f"no such page; there is {', '.join(self._pages)}"))
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            return _refusal(request, Refused(405, f"only {allowed} is answered here", headers={"Allow": allowed}))
+        finally:
+            self._active.discard(connection)
+
+    def _check(self, request: web.Request) -> None:
+        """Refuse what no page wants: names and origins that are not ours, and bodies where none is expected."""
+        if request.body_exists and request.method != "POST":
+            raise Refused(413, "a request for a page has no body", fault="unexpected-body")
+        if request.path in OPEN_PAGES:
+            return
+        any_name = self._gate.has_logins and self._address.host in WILDCARDS
+        why = refusal(
+            request.headers.get("host", ""),
+            request.headers.get("origin"),
+            self._address,
+            self._gate.allowed_origins,
+            any_name=any_name,
+        )
+        if why is not None:
+            raise Refused(403, why, fault="origin")
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return answer(200, "ok")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        if not self._gate.open:
+            return answer(503, "draining")
+        if self._gate.journaling is not None and self._gate.journaling.failed:
+            return answer(503, "the journal can't be written")
+        return answer(200, "ready")
+
+    async def _metrics_page(self, request: web.Request) -> web.Response:
+        if self._gate.has_logins:
+            await self.door.who(request)
+        return web.Response(body=await self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def answer(status: int, text: str, **headers: str) -> web.Response:
+    """An answer for people. An underscore in a header's name becomes a hyphen."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return web.Response(status=status, text=text + "\n", content_type=TEXT, headers=named)
+
+
+def _refusal(request: web.Request, refused: Refused) -> web.Response:
+    response = answer(refused.status, refused.reason)
+    response.headers.update(refused.headers)
+    if request.body_exists and not request.content.is_eof():
+        response.force_close()
+        if isinstance(request.transport, Intake):
+            request.transport.discard()
+    return response
+
+
+async def _no_server_version(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = "polywire"
+
+
+class Door:
+    """Finds out who is asking: by token, password or certificate where clients log in, else nobody in particular."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    async def who(self, request: web.Request) -> Identity:
+        """Who is asking. ``Refused`` where that can't be said."""
+        if not self._gate.has_logins:
+            return ANONYMOUS
+        authorization = request.headers.get("authorization")
+        transport = request.transport
+        certificate = transport.get_extra_info("peercert") if transport is not None else None
+        login = Login() if authorization is None and certificate else _login(authorization or "")
+        if login is None:
+            raise _login_first("log in with a token: 'Authorization: Bearer …'")
+        peer = transport.get_extra_info("peername") if transport is not None else None
+        address = f"{peer[0]}:{peer[1]}" if peer else ""
+        outcome: asyncio.Future[Identity | Refusal] = self._gate.loop.create_future()
+
+        def done(who: Identity | Refusal) -> None:
+            if not outcome.done():
+                outcome.set_result(who)
+
+        self._gate.authenticate(login, certificate or None, LISTENER, address, done)
+        who = await outcome
+        if isinstance(who, Refusal):
+            if who.retry_after > 0:
+                raise Refused(429, who.reason, headers={"Retry-After": str(int(who.retry_after) + 1)})
+            raise _login_first(who.reason)
+        if who.how == "anonymous" or (who.expires is not None and who.expires < self._gate.hub.clock() / 1e9):
+            raise _login_first("login failed")
+        return who
+
+
+def _login(authorization: str) -> Login | None:
+    scheme, _, value = authorization.strip().partition(" ")
+    if scheme.lower() == "bearer" and value:
+        return Login(token=value.strip())
+    if scheme.lower() == "basic":
+        try:
+            user, mark, password = base64.b64decode(value, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return None
+        return Login(user, password) if mark and user else None
+    return None
+
+
+def _login_first(text: str) -> Refused:
+    return Refused(401, text, headers={"WWW-Authenticate": 'Bearer realm="polywire"'})
+
+
+class Bodies:
+    """The bodies that are being received or worked on, and the room they take together."""
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
+        self._count = 0
+        self._bytes = 0
+
+    @contextmanager
+    def place(self) -> Iterator["Body"]:
+        """Room for one body, until it is no longer needed. ``Refused`` where there are too many already."""
+        if self._count >= self._limits.bodies:
+            raise Refused(503, "too many bodies at once", fault="bodies", headers={"Retry-After": "1"})
+        self._count += 1
+        body = Body(self, self._limits)
+        try:
+            yield body
+        finally:
+            self._count -= 1
+            self._bytes -= body.size
+
+    def grow(self, size: int) -> None:
+        """So many bytes more are held."""
+        if self._bytes + size > self._limits.body_bytes:
+            raise Refused(503, "too many bytes in bodies at once", fault="body-bytes", headers={"Retry-After": "1"})
+        self._bytes += size
+
+
+class Body:
+    """One body in the making."""
+
+    def __init__(self, bodies: Bodies, limits: HttpLimits) -> None:
+        self._bodies = bodies
+        self._limits = limits
+        self.size = 0
+
+    async def read(self, request: web.Request, limit: int) -> bytes:
+        """The body of a request, of ``limit`` bytes at most. ``Refused`` where it is too large, slow or cut up."""
+        too_large = Refused(413, f"the body is too large: at most {limit} bytes", fault="body-size")
+        if request.content_length is not None and request.content_length > limit:
+            raise too_large
+        parts: list[bytes] = []
+        chunks = 0
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._limits.body_time
+        try:
+            async with asyncio.timeout(None) as patience:
+                while True:
+                    patience.reschedule(min(end, loop.time() + self._limits.body_silence))
+                    data, ended = await request.content.readchunk()
+                    if not data and not ended:
+                        return b"".join(parts)
+                    chunks += ended
+                    if chunks > self._limits.chunks:
+                        words = f"the body has too many chunks: at most {self._limits.chunks}"
+                        raise Refused(413, words, fault="body-chunks")
+                    if self.size + len(data) > limit:
+                        raise too_large
+                    self._bodies.grow(len(data))
+                    self.size += len(data)
+                    parts.append(data)
+        except TimeoutError:
+            raise Refused(408, "the body took too long to arrive", fault="body-time") from None
+        except (HttpProcessingError, web.RequestPayloadError, ClientError) as error:
+            raise Refused(400, f"the body can't be read: {error}", fault="bad-request") from error
+
+
+class Connection(web.RequestHandler):
+    """One connection, as ``aiohttp`` handles it, with the hub's bounds and its own words for what is wrong."""
+
+    __slots__ = ("_http", "_knock")
+
+    def __init__(self, http: HttpServer, server: web.Server, knock: Knock | None) -> None:
+        limits = http.limits
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=limits.keep_alive,
+            access_log=None,  # type: ignore[arg-type]  # what turns it off, though its type does not say so
+            max_line_size=limits.line,
+            max_field_size=limits.line,
+            max_headers=limits.headers,
+            lingering_time=LINGER_SECONDS,
+            auto_decompress=False,
+            logger=log,
+        )
+        self._http = http
+        self._knock = knock
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
-        self._transport = cast("asyncio.Transport", transport)
-        if len(self._connections) >= MAX_CONNECTIONS:
-            next(iter(self._connections)).abort()
-        self._connections[self] = None
-        self._rearm()
+        if self._knock is not None:
+            self._knock.done()
+        super().connection_made(transport)
+        if not self._http.entered(self):
+            self.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended changes nothing
-        """The end."""
-        for timer in (self._timer, self._pacing):
-            if timer is not None:
-                timer.cancel()
-        if self._work is not None:
-            self._work.cancel()
-        self._connections.pop(self, None)
-        self._transport = None
-
-    def pause_writing(self) -> None:
-        """The client does not read its answers: give it no more of them."""
-        self._full = True
-        self._room.clear()
-        self._hold()
-
-    def resume_writing(self) -> None:
-        """It reads on."""
-        self._full = False
-        self._room.set()
-        self._go_on()
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection has ended."""
+        self._http.left(self)
+        super().connection_lost(exc)
 
     def abort(self) -> None:
         """Hang up at once."""
-        self._connections.pop(self, None)
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What can't be parsed is the client's mistake and one line; everything else is ours, and logged whole."""
+        if request.writer.output_size > 0:
+            # An answer that has begun can't become another one.
+            raise ConnectionError("the answer failed half-way") from exc
+        if isinstance(exc, HttpProcessingError):
+            headers = isinstance(exc, LineTooLong) or "Too many headers" in exc.message
+            status = 431 if headers else 400
+            first = (message or "").strip().partition("\n")[0].rstrip(": ")[:200] or "not HTTP"
+            words = "the head of the request is too large" if headers else f"bad request: {first}"
+            self._http.count("bad-request", "an HTTP request from %s was refused: %s", request.remote, words)
+        else:
+            log.error("an HTTP request for %r failed", request.path[:100], exc_info=exc)
+            status, words = 500, "internal error"
+        response = answer(status, words, server="polywire")
+        response.force_close()
+        return response
+
+
+class Intake(asyncio.Protocol, asyncio.Transport):
+    """Stands between a connection's transport and its protocol, and hands input on a little at a time.
+
+    One read can bring tens of thousands of tiny chunks, and parsing them takes time that others need.
+    """
+
+    def __init__(self, protocol: Connection) -> None:
+        super().__init__()
+        self._protocol = protocol
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)  # until there is one
+        self._backlog: deque[memoryview] = deque()
+        self._paused = False
+        self._discarding = False
+        self._turn: asyncio.Handle | None = None
+
+    def discard(self) -> None:
+        """Ignore what the client sends from now on: it has its answer."""
+        self._discarding = True
+        self._backlog.clear()
+        self._transport.resume_reading()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The transport is there."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._protocol.connection_made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        self._backlog.clear()
+        if self._turn is not None:
+            self._turn.cancel()
+        self._protocol.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Octets of a request."""
-        self._http.receive_data(data)
+        """Input: handed on at once where it is little."""
+        if self._discarding:
+            return
+        if not self._backlog and not self._paused and len(data) <= SLICE:
+            self._protocol.data_received(data)
+            return
+        self._backlog.append(memoryview(data))
+        self._transport.pause_reading()
         self._go_on()
 
     def eof_received(self) -> bool:
         """The client sends nothing more."""
         return False
 
-    def _advance(self) -> None:
-        while self._transport is not None and self._is_free():
-            event = self._http.next_event()
-            if event is h11.NEED_DATA or event is h11.PAUSED:
-                return
-            if isinstance(event, h11.Request):
-                self._request, self._body = event, 0
-                self._taker, self._who, self._sent = self._posts.get(_path(event)), None, []
-                if self._taker is not None and event.method == b"POST":
-                    self._hold()
-                    self._work = asyncio.get_running_loop().create_task(self._admit(self._taker, event))
-                    return
-            elif isinstance(event, h11.Data):
-                self._body += len(event.data)
-                if self._taker is not None and self._who is not None:
-                    self._sent.append(bytes(event.data))
-                    self._rearm()
-                if self._body > (MAX_BODY if self._taker is None or self._who is None else self._taker.limit):
-                    self._answer((413, "text/plain", b"the request is too large\n"), close=True)
-                    return
-            elif isinstance(event, h11.EndOfMessage) and self._request is not None:
-                loop = asyncio.get_running_loop()
-                path = _path(self._request)
-                if self._taker is not None and self._who is not None:
-                    self._hold()
-                    self._work = loop.create_task(self._take(self._taker, self._request, self._who))
-                    return
-                root = next((root for root in self._trees if path.startswith(root)), None)
-                if root is not None:
-                    self._hold()
-                    self._work = loop.create_task(self._reply_from(self._trees[root], path[len(root) :], self._request))
-                    return
-                if loop.time() < self._answered + PACE:
-                    self._hold()
-                    self._pacing = loop.call_at(self._answered + PACE, self._paced)
-                    return
-                self._answered = loop.time()
-                self._reply(self._request)
-            elif isinstance(event, h11.ConnectionClosed):
-                self._close()
-                return
+    def pause_writing(self) -> None:
+        """The transport's buffer is full."""
+        self._protocol.pause_writing()
 
-    def _reply(self, request: h11.Request) -> None:
-        self._answer(self._handle(request))
-        self._answered_whole()
+    def resume_writing(self) -> None:
+        """It has room again."""
+        self._protocol.resume_writing()
 
-    async def _admit(self, taker: Post, request: h11.Request) -> None:
-        """Find out who sends, before more is read of it."""
-        try:
-            who = await taker.admit(self._asked(request, ""))
-        except Exception:
-            log.exception("who sends to %r could not be found out", _path(request)[:100])
-            self.abort()
-            return
-        finally:
-            self._work = None
-        if isinstance(who, Reply):
-            self._answer((who.status, who.content_type, who.body), close=True)
-            return
-        self._who = who
-        self._go_on()
+    def pause_reading(self) -> None:
+        """The protocol wants nothing for now."""
+        self._paused = True
+        self._transport.pause_reading()
 
-    async def _take(self, taker: Post, request: h11.Request, who: Identity) -> None:
-        """Let a taker answer what was sent."""
-        body, self._sent = b"".join(self._sent), []
-        try:
-            self._rearm(None)
-            await self._send(await taker.take(self._asked(request, ""), who, body), head=False)
-        except Exception:
-            log.exception("what was sent to %r could not be taken", _path(request)[:100])
-            self.abort()
-            return
-        finally:
-            self._work = None
-        self._answered_whole()
-        self._go_on()
-
-    def _asked(self, request: h11.Request, path: str) -> Request:
-        transport = self._transport
-        peer = transport.get_extra_info("peername") if transport is not None else None
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
-        return Request(path, headers, f"{peer[0]}:{peer[1]}" if peer else "")
-
-    async def _reply_from(self, tree: Tree, path: str, request: h11.Request) -> None:
-        """Let a tree answer, at the pace of the client."""
-        self._rearm()
-        try:
-            if request.method in {b"GET", b"HEAD"}:
-                reply = await tree(self._asked(request, path))
-            else:
-                reply = Reply(405, "text/plain", b"only GET and HEAD are answered here\n")
-            await self._send(reply, head=request.method == b"HEAD")
-        except Exception:
-            # Whatever it is, the hub goes on without this answer.
-            log.exception("an HTTP request for %r failed", path[:100])
-            self.abort()
-            return
-        finally:
-            self._work = None
-        self._answered_whole()
-        self._go_on()
-
-    async def _send(self, reply: Reply, *, head: bool) -> None:
-        length = reply.length if reply.parts is not None else len(reply.body)
-        headers = [("content-type", reply.content_type), ("content-length", str(length)), *reply.headers]
-        self._write(h11.Response(status_code=reply.status, headers=headers))
-        if reply.parts is not None:
-            async with contextlib.aclosing(reply.parts) as parts:
-                if not head:
-                    async for part in parts:
-                        self._write(h11.Data(data=part))
-                        self._rearm()
-                        await self._room.wait()
-        elif not head:
-            self._write(h11.Data(data=reply.body))
-        self._write(h11.EndOfMessage())
-
-    def _answered_whole(self) -> None:
-        if self._http.our_state is not h11.DONE:
-            self._close()
-            return
-        self._http.start_next_cycle()
-        self._rearm()
-
-    def _paced(self) -> None:
-        """The time for the next answer has come."""
-        self._pacing = None
-        if self._request is not None:
-            self._answered = asyncio.get_running_loop().time()
-            self._reply(self._request)
-        self._go_on()
-
-    def _hold(self) -> None:
-        """Leave further requests where they are."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def _go_on(self) -> None:
-        """Look at what has come, and read on if nothing is in the way."""
-        try:
-            self._advance()
-        except h11.RemoteProtocolError as error:
-            self._refuse(error)
-        if self._is_free() and self._transport is not None and not self._transport.is_closing():
+    def resume_reading(self) -> None:
+        """The protocol wants more."""
+        self._paused = False
+        if self._backlog:
+            self._go_on()
+        elif not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def _is_free(self) -> bool:
-        """Whether the next request may be looked at."""
-        return not self._full and self._pacing is None and self._work is None
+    def _go_on(self) -> None:
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._hand_on)
 
-    def _handle(self, request: h11.Request) -> Answer:
-        handler = self._handlers.get(_path(request))
-        if handler is None:
-            words = f"no such page; there is {', '.join((*self._handlers, *self._trees, *self._posts))}\n"
-            return 404, "text/plain", words.encode()
-        if request.method not in {b"GET", b"HEAD"}:
-            return 405, "text/plain", b"only GET and HEAD are answered here\n"
-        return handler()
+    def _hand_on(self) -> None:
+        """Parse for a moment; the rest waits for the loop's next turn."""
+        self._turn = None
+        end = time.perf_counter() + SLICE_SECONDS
+        while self._backlog and not self._paused and not self._transport.is_closing():
+            if time.perf_counter() > end:
+                self._go_on()
+                return
+            data = self._backlog[0]
+            if len(data) > SLICE:
+                self._backlog[0] = data[SLICE:]
+            else:
+                self._backlog.popleft()
+            self._protocol.data_received(bytes(data[:SLICE]))
+        if not self._backlog and not self._paused and not self._transport.is_closing():
+            self._transport.resume_reading()
 
-    def _answer(self, answer: Answer, *, close: bool = False) -> None:
-        status, content_type, body = answer
-        headers = [("content-type", content_type), ("content-length", str(len(body)))]
-        if close:
-            headers.append(("connection", "close"))
-        head = self._request is not None and self._request.method == b"HEAD"
-        self._write(h11.Response(status_code=status, headers=headers))
-        if not head:
-            self._write(h11.Data(data=body))
-        self._write(h11.EndOfMessage())
-        if close:
-            self._close()
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """As the transport has it."""
+        return self._transport.get_extra_info(name, default)
 
-    def _refuse(self, error: h11.RemoteProtocolError) -> None:
-        if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            self._request = None
-            self._answer((error.error_status_hint, "text/plain", f"{error}\n".encode()), close=True)
-        else:
-            self._close()
+    def is_closing(self) -> bool:
+        """As the transport says."""
+        return self._transport.is_closing()
 
-    def _write(self, event: h11.Event) -> None:
-        data = self._http.send(event)
-        if data and self._transport is not None:
-            self._transport.write(data)
+    def is_reading(self) -> bool:
+        """Whether the protocol wants input."""
+        return not self._paused
 
-    def _close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+    def close(self) -> None:
+        """Write what is left, and hang up."""
+        self._transport.close()
 
-    def _rearm(self, seconds: float | None = PATIENCE) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.abort)
+    def abort(self) -> None:
+        """Hang up at once."""
+        self._transport.abort()
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Let another protocol have the connection."""
+        self._transport.set_protocol(protocol)
 
-def _path(request: h11.Request) -> str:
-    return request.target.decode(errors="replace").partition("?")[0]
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """The protocol behind this."""
+        return self._protocol
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """When writing is paused."""
+        self._transport.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        """How much waits to be written."""
+        return self._transport.get_write_buffer_size()
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """When writing is resumed and paused."""
+        return self._transport.get_write_buffer_limits()
+
+    def write(self, data: Any) -> None:
+        """Write."""
+        self._transport.write(data)
+
+    def writelines(self, list_of_data: Any) -> None:
+        """Write several."""
+        self._transport.writelines(list_of_data)
+
+    def write_eof(self) -> None:
+        """Write nothing more."""
+        self._transport.write_eof()
+
+    def can_write_eof(self) -> bool:
+        """As the transport says."""
+        return self._transport.can_write_eof()

@@ -1,34 +1,73 @@
-"""Messages that come in parts over HTTP, each part applied once: how the pipeline publishes into a hub.
+"""``POST /publish``: messages that come in parts, each published once. This is how the pipeline publishes into a hub.
 
-A part is named by its query, its batch and its number in it. Its messages and its name are recorded as one batch of the
-journal, and delivered when that is safe: whoever sends a part again, because the hub or itself was killed, is told that
-it is there already, and nobody gets a message twice.
+A part is named by its query, its batch and its number in it. A query belongs to the user who first published under its
+name. The answer comes once everything the part has caused is on disk; a client that sends a part again, because it or
+the hub was killed, hears that it is there already, and nobody gets a message twice (``parts.py`` has the two steps).
+
+A part may be large, so nothing is done with it at once: it is decoded in a thread, after what it will take in memory
+is known from its own metadata, and checked, recorded and delivered in slices.
 """
 
 import asyncio
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+import struct
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+from aiohttp import web
 from pyarrow import ipc
 
 from polywire.hub.access import Identity
-from polywire.hub.channels import name_problem
+from polywire.hub.channels import is_literal, name_problem
 from polywire.hub.client import Client
-from polywire.hub.hub import FORBIDDEN, QUEUE_FULL, QUEUE_PREFIX, RETAINED_FULL, UNAVAILABLE, UNWRITABLE, Hub
-from polywire.hub.message import Message
+from polywire.hub.hub import (
+    FORBIDDEN,
+    QUEUE_FULL,
+    QUEUE_PREFIX,
+    RETAINED_FULL,
+    TOO_MANY_QUEUES,
+    UNAVAILABLE,
+    UNWRITABLE,
+    Hub,
+    is_queue,
+)
+from polywire.hub.message import Date, Headers, Message
 from polywire.hub.outbox import Nowhere, Outbox
+from polywire.hub.recorder import Recorder
+from polywire.journal.columns import Columns
 from polywire.journal.kinds import HTTP
+from polywire.protocols import PROTOCOLS
+from polywire.protocols.mqtt.stored import sessions_of
 from polywire.server.gate import Gate
-from polywire.server.http_door import HttpDoor, words
-from polywire.server.http_resources import Reply, Request
-from polywire.server.parts import PREFIX, Part, applied_parts
+from polywire.server.http import HttpServer, Refused
+from polywire.server.parts import Part, Progress, note, queries
 from polywire.server.restoring import headers_of
+
+T = TypeVar("T")
 
 MAX_QUERY: Final = 200
 LEAST: Final = 8 << 20
 OVERHEAD: Final = 1 << 20
+MAX_ROWS: Final = 100_000
+MAX_BATCHES: Final = 1_000
+
+THREADS: Final = 2
+ROWS_AT_ONCE: Final = 200
+BREATH: Final = 0.0002
+"""Rows that are made in a thread before it lets go of the interpreter, and for how many seconds it does."""
+
+SLICE_SECONDS: Final = 0.002
+"""How long the loop works on a part before others get their turn."""
+
+PENDING: Final = 8 << 20
+"""Bytes that may wait for the disk before delivering goes on."""
+
+RETRY_SECONDS: Final = 0.5
+
 SCHEMA: Final[Any] = pa.schema(
     [
         pa.field("channel", pa.utf8(), nullable=False),
@@ -40,137 +79,414 @@ SCHEMA: Final[Any] = pa.schema(
     ]
 )
 
-STATUS: Final = {FORBIDDEN: 403, QUEUE_FULL: 503, RETAINED_FULL: 507, UNAVAILABLE: 503}
-
-
-class Rejected(Exception):  # noqa: N818 - what happened to the part
-    """A part that is not applied: an HTTP status and why."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
+STATUS: Final = {FORBIDDEN: 403, QUEUE_FULL: 503, TOO_MANY_QUEUES: 503, RETAINED_FULL: 507, UNAVAILABLE: 503}
 
 
 def read_part(headers: Mapping[str, str]) -> Part:
     """The part that a request's headers name."""
     query = headers.get("polywire-query", "")
-    if not 0 < len(query) <= MAX_QUERY:
-        raise Rejected(400, f"the header polywire-query names the query, with at most {MAX_QUERY} characters")
+    if not 0 < len(query) <= MAX_QUERY or not query.isprintable():
+        raise Refused(400, f"the header polywire-query names the query, with at most {MAX_QUERY} characters")
     numbers = []
     for name in ("polywire-batch", "polywire-part"):
         text = headers.get(name, "")
         if not (text.isascii() and text.isdigit() and len(text) < 19):
-            raise Rejected(400, f"the header {name} is a number from 0 on")
+            raise Refused(400, f"the header {name} is a number from 0 on")
         numbers.append(int(text))
     return Part(query, *numbers)
 
 
-def read_messages(body: bytes, hub: Hub, origin: int) -> list[Message]:
-    """The messages in an Arrow stream."""
+def check_size(body: bytes, limit: int) -> None:
+    """Refuse a stream that would take more than ``limit`` bytes in memory, or has too many rows or batches.
+
+    Nothing is decompressed for that: each batch lists its buffers, and a compressed one begins with its real length.
+    """
+    size = rows = 0
+    reader = ipc.MessageReader.open_stream(pa.BufferReader(body))
+    schema = next(reader, None)
+    if schema is None or schema.type != "schema" or not ipc.read_schema(schema).equals(SCHEMA):
+        raise Refused(400, f"the columns are to be {', '.join(map(str, SCHEMA))}")
+    for batches, message in enumerate(reader, start=1):
+        if message.type != "record batch":
+            raise Refused(400, f"a part consists of record batches, not of a {message.type}")
+        added_rows, added = _batch_size(memoryview(message.metadata), memoryview(message.body))
+        rows += added_rows
+        size += added
+        if rows > MAX_ROWS:
+            raise Refused(413, f"the part has more than {MAX_ROWS} rows", fault="part-rows")
+        if batches > MAX_BATCHES:
+            raise Refused(413, f"the part has more than {MAX_BATCHES} record batches", fault="part-batches")
+        if size > limit:
+            raise Refused(413, f"the part takes more than {limit} bytes uncompressed", fault="part-size")
+
+
+def _batch_size(metadata: memoryview, body: memoryview) -> tuple[int, int]:
+    """The rows of a record batch, and the bytes of its buffers once they are decompressed."""
+    batch = _Table.root(metadata).table(2)
+    nodes = batch.pairs(1)
+    rows = max([batch.number(0), *(length for length, _ in nodes)])
+    compressed = batch.has(3)
+    size = 0
+    for offset, length in batch.pairs(2):
+        if offset < 0 or length < 0 or offset + length > len(body):
+            raise Refused(400, "a buffer reaches beyond its record batch")
+        real = length
+        if compressed and length >= 8:
+            (declared,) = struct.unpack_from("<q", body, offset)
+            real = length if declared == -1 else declared
+        if real < 0:
+            raise Refused(400, "a buffer says that it has less than no bytes")
+        size += real
+    return rows, size
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table in a flatbuffer, as Arrow's metadata is written."""
+
+    data: memoryview
+    at: int
+
+    @classmethod
+    def root(cls, data: memoryview) -> "_Table":
+        return cls(data, struct.unpack_from("<I", data, 0)[0])
+
+    def field(self, index: int) -> int:
+        """Where a field is; 0 where it is left out."""
+        vtable = self.at - struct.unpack_from("<i", self.data, self.at)[0]
+        size = struct.unpack_from("<H", self.data, vtable)[0] if vtable >= 0 else 0
+        entry = 4 + 2 * index
+        found = struct.unpack_from("<H", self.data, vtable + entry)[0] if entry + 2 <= size else 0
+        return self.at + int(found) if found else 0
+
+    def has(self, index: int) -> bool:
+        return self.field(index) != 0
+
+    def number(self, index: int) -> int:
+        found = self.field(index)
+        return int(struct.unpack_from("<q", self.data, found)[0]) if found else 0
+
+    def table(self, index: int) -> "_Table":
+        found = self.field(index)
+        return _Table(self.data, found + struct.unpack_from("<I", self.data, found)[0])
+
+    def pairs(self, index: int) -> list[tuple[int, int]]:
+        """A vector of two numbers each."""
+        found = self.field(index)
+        if not found:
+            return []
+        start = found + struct.unpack_from("<I", self.data, found)[0]
+        (count,) = struct.unpack_from("<I", self.data, start)
+        # The vector may begin with padding, as its numbers have 8 bytes: the count comes right before them.
+        return list(struct.iter_unpack("<qq", self.data[start + 4 : start + 4 + 16 * count]))
+
+
+@dataclass(slots=True)
+class Decoded:
+    """A part's messages, with the first one to each channel, and what each queue is to take."""
+
+    messages: list[Message] = field(default_factory=list)
+    channels: dict[str, Message] = field(default_factory=dict)
+    queued: dict[str, list[Message]] = field(default_factory=dict)
+
+    def add(self, message: Message) -> None:
+        """One more."""
+        self.messages.append(message)
+        self.channels.setdefault(message.channel, message)
+        if is_queue(message.channel):
+            self.queued.setdefault(message.channel[len(QUEUE_PREFIX) :], []).append(message)
+
+
+def decode(body: bytes, limit: int, message_size: int, header_size: int, now: int, origin: int) -> Decoded:
+    """The messages in an Arrow stream. For a thread: it takes its time, and lets others have theirs."""
+    found = Decoded()
     try:
+        check_size(body, limit)
         table = ipc.open_stream(body).read_all()
-        if not table.schema.equals(SCHEMA):
-            raise Rejected(400, f"the columns are to be {', '.join(map(str, SCHEMA))}")
         table.validate(full=True)
-        rows = table.to_pylist()
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise Rejected(400, f"the body is no Arrow stream: {error}") from error
-    now = hub.clock()
-    messages = []
-    for row in rows:
-        channel = row["channel"]
-        if row["queue"] and not channel.startswith(QUEUE_PREFIX):
-            channel = QUEUE_PREFIX + channel
-        problem = name_problem(channel)
-        if problem is not None:
-            raise Rejected(400, f"{channel!r} can't be published to: {problem}")
+        for start in range(0, table.num_rows, ROWS_AT_ONCE):
+            for row in table.slice(start, ROWS_AT_ONCE).to_pylist():
+                found.add(_message(row, message_size, header_size, now, origin))
+            time.sleep(BREATH)
+    except (pa.ArrowException, UnicodeDecodeError, OSError, struct.error, IndexError) as error:
+        raise Refused(400, f"the body is no Arrow stream: {error}") from error
+    return found
+
+
+def _message(row: dict[str, Any], message_size: int, header_size: int, now: int, origin: int) -> Message:
+    channel = row["channel"]
+    if row["queue"] and not channel.startswith(QUEUE_PREFIX):
+        channel = QUEUE_PREFIX + channel
+    problem = name_problem(channel)
+    if problem is not None:
+        raise Refused(400, f"{channel[:100]!r} can't be published to: {problem}")
+    headers = _headers(row["headers"], header_size)
+    message = Message(channel, row["body"], row["content_type"] or "", headers, (), row["retain"], now, origin)
+    if message.size() > message_size:
+        words = f"a message to {channel[:100]!r} is too large: at most {message_size} bytes"
+        raise Refused(413, words, fault="message-size")
+    return message
+
+
+def _headers(text: str | None, limit: int) -> Headers:
+    if text is not None and len(text) > limit:
+        raise Refused(413, f"headers are too large: at most {limit} characters", fault="header-size")
+    wrong = f"headers are no JSON object of texts, numbers and dates: {(text or '')[:80]!r}"
+    try:
+        found = headers_of(text)
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise Refused(400, wrong) from error
+    for _, value in found:
+        plain: object = value.seconds if isinstance(value, Date) else value
+        if not isinstance(plain, (int, float)) and not isinstance(value, str):
+            raise Refused(400, wrong)
+    return found
+
+
+class Finishing:
+    """A part that is recorded: ``task`` delivers it. ``stuck`` is set while the journal can't be written."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None]
+        self.stuck = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Until all of it is on disk. ``Refused`` where that takes long because the disk is full or fails."""
+        stuck = asyncio.ensure_future(self.stuck.wait())
         try:
-            headers = headers_of(row["headers"])
-        except (ValueError, AttributeError, KeyError) as error:
-            raise Rejected(400, f"headers are no JSON object: {row['headers'][:80]!r}") from error
-        messages.append(
-            Message(channel, row["body"], row["content_type"] or "", headers, (), row["retain"], now, origin)
-        )
-    return messages
+            await asyncio.wait({self.task, stuck}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stuck.cancel()
+        if not self.task.done():
+            raise Refused(503, UNWRITABLE)
+        if self.task.cancelled():
+            raise Refused(503, "the hub is shutting down")
+        self.task.result()
 
 
 class Ingest:
-    """Applies parts, one after the other: what is behind ``POST /publish``."""
+    """Publishes parts, one after the other."""
 
-    def __init__(self, gate: Gate, *, local: bool) -> None:
-        self._hub = gate.hub
+    def __init__(self, gate: Gate, http: HttpServer) -> None:
+        self._hub: Hub = gate.hub
         self._gate = gate
-        self._door = HttpDoor(gate, local=local)
+        self._http = http
         self._turn = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(THREADS, "polywire-ingest")
+        self._finishing: dict[str, Finishing] = {}  # by query
 
     @property
     def limit(self) -> int:
-        """Octets of a part: the largest message, and what is around it."""
+        """Bytes of a part, as it is sent and decoded: the largest message, and what is around it."""
         return max(self._gate.limits.message_size, LEAST) + OVERHEAD
 
-    async def admit(self, request: Request) -> Identity | Reply:
-        """Who publishes."""
-        try:
-            read_part(request.headers)
-        except Rejected as error:
-            return words(error.status, error.reason)
-        return await self._door.who(request)
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Publish the part in a request, and say whether that was needed."""
+        part = read_part(request.headers)
+        who = await self._http.door.who(request)
+        self._check(part, who)
+        with self._http.bodies.place() as place:
+            body = await place.read(request, self.limit)
+            published = await self.publish(part, who, body)
+        return web.Response(body=json.dumps({"applied": published}).encode() + b"\n", content_type="application/json")
 
-    async def take(self, request: Request, who: Identity, body: bytes) -> Reply:
-        """Apply the part, and say whether that was needed."""
-        try:
-            applied = await self.apply(read_part(request.headers), body, who)
-        except Rejected as error:
-            return words(error.status, error.reason)
-        return Reply(200, "application/json", json.dumps({"applied": applied}).encode() + b"\n")
+    def busy(self) -> bool:
+        """Whether a part is being published."""
+        return self._turn.locked() or any(not each.task.done() for each in self._finishing.values())
 
-    async def apply(self, part: Part, body: bytes, who: Identity) -> bool:
-        """Publish a part's messages. False where that was done before; ``Rejected`` where it can't be."""
+    async def close(self) -> None:
+        """Stop where it is: what is recorded is delivered at the next start."""
+        tasks = [each.task for each in self._finishing.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def publish(self, part: Part, who: Identity, body: bytes) -> bool:
+        """Publish a part's messages. False where that was done before; ``Refused`` where it can't be."""
+        progress = queries(self._hub).get(part.query)
+        client = self._client(who)
+        decoded = None
+        if progress is None or part.place > progress.place:
+            limits = self._gate.limits
+            sizes = (self.limit, limits.message_size, limits.header_size)
+            decoded = await self._in_thread(decode, body, *sizes, self._hub.clock(), client.number)
         async with self._turn:
-            applied = applied_parts(self._hub)
-            if part.place <= applied.get(part.query, (-1, -1)):
+            self._check(part, who)
+            before = self._finishing.get(part.query)
+            if before is not None:
+                await before.wait()
+            progress = queries(self._hub).get(part.query)
+            if decoded is None or (progress is not None and part.place <= progress.place):
+                await self._safe()
                 return False
-            if not self._gate.open:
-                raise Rejected(503, "the hub is shutting down")
-            client = self._client(who)
-            messages = read_messages(body, self._hub, client.number)
-            client.counters.received += len(messages)
-            self._accept(part, messages, client)
-            await self._safe()
-            applied[part.query] = part.place
-            for message in messages:
-                self._hub.deliver(message, client)
-                client.counters.messages_in += 1
+            finishing = await self._record(part, who, client, decoded)
+            await finishing.wait()
             return True
 
+    def _check(self, part: Part, who: Identity) -> None:
+        """Refuse what belongs to somebody else, and everything once the hub is shutting down."""
+        if not self._gate.open:
+            raise Refused(503, "the hub is shutting down")
+        progress = queries(self._hub).get(part.query)
+        if progress is not None and progress.user and self._gate.has_logins and progress.user != who.name:
+            raise Refused(
+                403, f"the query {part.query!r} belongs to another user; choose another name", fault=FORBIDDEN
+            )
+
     def _client(self, who: Identity) -> Client:
-        """Somebody who publishes and is not connected."""
+        """A client that publishes and is not connected."""
         client = self._hub.client(HTTP, Outbox(Nowhere(), self._hub.flusher))
         client.identity = who
         client.grants = self._gate.rules.grants(who, "http")
         return client
 
-    def _accept(self, part: Part, messages: list[Message], client: Client) -> None:
+    async def _record(self, part: Part, who: Identity, client: Client, decoded: Decoded) -> Finishing:
         """Take all messages or none, and with them the note that they were taken."""
-        hub = self._hub
-        for message in messages:
-            refused = hub.refusal(message, client, acknowledged=True)
-            if refused is not None:
-                client.counters.drop(refused)
-                reason = UNWRITABLE if refused == UNAVAILABLE else f"{message.channel}: {refused}"
-                raise Rejected(STATUS.get(refused, 400), reason)
-        recorder = hub.recorder
+        client.counters.received += len(decoded.messages)
+        heard = await self._accept(client, decoded)
+        known = queries(self._hub).get(part.query)
+        user = who.name or (known.user if known is not None else "") or ""
+        kept = sessions_of(self._hub, PROTOCOLS.index("mqtt"))
+        two_steps = bool(decoded.messages) and bool(kept.live or kept.stored)
+        recorder = self._hub.recorder
+        columns = None
         if recorder is not None:
-            recorder.together(True)
-            for message in messages:
-                hub.record(message, client, recorder)
-            recorder.applied(PREFIX + part.query, f"{part.batch}:{part.number}")
-            recorder.together(False)
+            rows = len(decoded.messages) if two_steps else 0
+            columns = await self._in_thread(_columns, decoded, heard, client, self._hub.clock, part, user, rows)
+        self._check(part, who)
+        if recorder is not None and recorder.failed:
+            raise Refused(503, UNWRITABLE)
+        first = recorder.insert(columns) if recorder is not None and columns is not None else None
+        queries(self._hub)[part.query] = Progress(part.place, user)
+        finishing = Finishing()
+        work = self._finish(part, user, client, decoded.messages, first, finishing, two_steps=two_steps)
+        finishing.task = asyncio.get_running_loop().create_task(work)
+        self._finishing[part.query] = finishing
+        finishing.task.add_done_callback(lambda _: self._forget(part.query, finishing))
+        return finishing
+
+    def _forget(self, query: str, finishing: Finishing) -> None:
+        if self._finishing.get(query) is finishing:
+            del self._finishing[query]
+
+    async def _accept(self, client: Client, decoded: Decoded) -> dict[str, bool]:
+        """Find out whether all messages can be taken, and whether somebody hears those to each channel."""
+        hub = self._hub
+        heard: dict[str, bool] = {}
+        try:
+            async for message in in_slices(decoded.channels.values()):
+                channel = message.channel
+                _refuse(hub.refusal(message, client, acknowledged=True), channel, client)
+                if channel not in heard and not is_queue(channel):
+                    literal = is_literal(channel)
+                    found = hub.table.route(channel).subscriptions if literal else hub.table.meeting(channel)
+                    heard[channel] = bool(found)
+            for name, messages in decoded.queued.items():
+                queue = hub.queue(name)
+                octets = sum(message.size() for message in messages)
+                if len(queue) + len(messages) > queue.max_messages or queue.octets + octets > queue.max_octets:
+                    _refuse(QUEUE_FULL, QUEUE_PREFIX + name, client)
+        except Refused:
+            for name in decoded.queued:
+                queue_made = hub.queues.get(name)
+                if queue_made is not None and queue_made.idle():
+                    del hub.queues[name]
+            raise
+        return heard
+
+    async def _finish(
+        self,
+        part: Part,
+        user: str,
+        client: Client,
+        messages: list[Message],
+        first: int | None,
+        finishing: Finishing,
+        *,
+        two_steps: bool,
+    ) -> None:
+        """Deliver what is recorded, once that is on disk, and wait until what this has caused is there too."""
+        await self._until_safe(finishing)
+        recorder = self._hub.recorder
+        number = 0
+        async for message in in_slices(messages):
+            if first is not None:
+                message.offset = first + number
+                number += 1
+            self._hub.deliver(message, client)
+            client.counters.messages_in += 1
+            if recorder is not None and number % ROWS_AT_ONCE == 0 and recorder.pending() > PENDING:
+                await self._until_safe(finishing)
+        if two_steps and recorder is not None:
+            note(recorder, part, user)
+        await self._until_safe(finishing)
+
+    async def _until_safe(self, finishing: Finishing) -> None:
+        """Until everything recorded so far is on disk, however long that takes: the journal never skips a row."""
+        while True:
+            try:
+                await self._safe()
+            except Refused:
+                finishing.stuck.set()
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                finishing.stuck.clear()
+                return
 
     async def _safe(self) -> None:
-        loop = asyncio.get_running_loop()
-        safe: asyncio.Future[bool] = loop.create_future()
-        self._hub.safe(lambda: safe.set_result(True), lambda: safe.set_result(False))
+        safe: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def settle(well: bool) -> None:
+            if not safe.done():
+                safe.set_result(well)
+
+        self._hub.safe(lambda: settle(True), lambda: settle(False))
         if not await safe:
-            raise Rejected(503, UNWRITABLE)
+            raise Refused(503, UNWRITABLE)
+
+    def _in_thread(self, work: Callable[..., T], *arguments: object) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+
+async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items, with a turn for everybody else after each moment of work on them."""
+    end = time.perf_counter() + SLICE_SECONDS
+    for item in items:
+        yield item
+        if time.perf_counter() > end:
+            await asyncio.sleep(0)
+            end = time.perf_counter() + SLICE_SECONDS
+
+
+def _refuse(refused: str | None, channel: str, client: Client) -> None:
+    if refused is not None:
+        client.counters.drop(refused)
+        raise Refused(STATUS.get(refused, 400), UNWRITABLE if refused == UNAVAILABLE else f"{channel}: {refused}")
+
+
+def _columns(
+    decoded: Decoded,
+    heard: Mapping[str, bool],
+    client: Client,
+    clock: Callable[[], int],
+    part: Part,
+    user: str,
+    rows: int,
+) -> Columns:
+    """All rows of a part as one batch, to be inserted into the journal at once. For a thread."""
+    recorder = Recorder(0, clock, _nothing)
+    recorder.together(True)
+    for number, message in enumerate(decoded.messages):
+        if is_queue(message.channel):
+            recorder.enqueued(message, client)
+        else:
+            recorder.published(message, client, 0, heard=heard[message.channel])
+        if number % ROWS_AT_ONCE == 0:
+            time.sleep(BREATH)
+    note(recorder, part, user, rows=rows)
+    return recorder.columns
+
+
+def _nothing() -> None:
+    """Nobody waits for these rows yet."""

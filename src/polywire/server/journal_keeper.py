@@ -16,7 +16,7 @@ from polywire.journal.snapshots import State, state_of
 from polywire.server.config.schema import Journal
 from polywire.server.gate import Gate
 from polywire.server.journaling import Journaling
-from polywire.server.restoring import restore
+from polywire.server.restoring import deliver_parts, restore
 
 SNAPSHOT_AFTER = 50_000
 """Rows of state that a start may have to look at before it leaves a snapshot for the next one."""
@@ -52,6 +52,9 @@ class JournalKeeper:
         gate.journaling = self._journaling
         words = "journal %s, %d rows; put back: %d retained messages, %d in queues, %d MQTT sessions"
         log.info(words, config.path, journal.next_offset, *counts)
+        delivered = deliver_parts(hub, config.path)
+        if delivered:
+            log.info("%d messages of parts that were published last are now stored for MQTT sessions", delivered)
         if state.lost:  # the next start need not tell of it, nor refuse for it
             self._housekeeping.need_snapshot(state.offset)
         elif state.folded > SNAPSHOT_AFTER:

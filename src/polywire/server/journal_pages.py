@@ -13,7 +13,9 @@ import threading
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
+
+from aiohttp import web
 
 from polywire.hub.channels import REST
 from polywire.journal.index import ENTRY_OCTETS, MAGIC, unpack_entries
@@ -21,48 +23,74 @@ from polywire.journal.reader import Journal, Segment, open_journal
 from polywire.journal.segments import ARROW, INDEX, choose_segments
 from polywire.server.config.schema import PROTOCOLS
 from polywire.server.gate import Gate
-from polywire.server.http_door import HttpDoor, words
-from polywire.server.http_resources import Reply, Request
+from polywire.server.http import HttpServer, Refused
 
 PART: Final = 128 * 1024
+WHOLE: Final = 200
+PARTIAL: Final = 206
 _FILE: Final = re.compile(r"[0-9]{20}\.(?:arrow|index|parquet)", re.ASCII)
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
 
 
 class JournalPages:
-    """The tree below ``/journal/``. ``local``: the listener can be reached from this machine only."""
+    """Answers below ``/journal/``."""
 
-    def __init__(self, folder: Path, gate: Gate, *, local: bool) -> None:
+    def __init__(self, folder: Path, gate: Gate, http: HttpServer) -> None:
         self._folder = folder
         self._gate = gate
-        self._door = HttpDoor(gate, local=local)
+        self._http = http
         self._list = JournalList(folder)
 
-    async def __call__(self, request: Request) -> Reply:
-        """The list, or a file, if whoever asks may have it."""
-        refusal = await self._refusal(request)
-        if refusal is not None:
-            return refusal
-        if not request.path:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """The list, or a file, for those who may have it."""
+        await self._admit(request)
+        name = request.match_info["name"]
+        if not name:
             listed = await asyncio.to_thread(self._list.make)
-            return Reply(200, "application/json", json.dumps(listed).encode() + b"\n")
-        if not _FILE.fullmatch(request.path):
-            return words(404, "no such file; /journal/ lists those there are")
+            return web.Response(body=json.dumps(listed).encode() + b"\n", content_type="application/json")
+        if not _FILE.fullmatch(name):
+            raise Refused(404, "no such file; /journal/ lists those there are")
         try:
-            file, size = await asyncio.to_thread(_open, self._folder / request.path)
+            file, size = await asyncio.to_thread(_open, self._folder / name)
         except FileNotFoundError:
-            return words(404, "no such file (any more); /journal/ lists those there are")
-        return _ranged(file, size, request.headers.get("range"))
+            raise Refused(404, "no such file (any more); /journal/ lists those there are") from None
+        with file:
+            return await self._send(request, file, size)
 
-    async def _refusal(self, request: Request) -> Reply | None:
-        """Why not, or None."""
-        who = await self._door.who(request)
-        if isinstance(who, Reply):
-            return who
+    async def _admit(self, request: web.Request) -> None:
+        who = await self._http.door.who(request)
         # The journal has what came by every protocol, so what is forbidden on one of them is in it too.
         if not all(self._gate.rules.grants(who, protocol).may_subscribe(REST) for protocol in PROTOCOLS):
-            return words(403, "only who may subscribe to ** on every protocol may read the journal")
-        return None
+            raise Refused(403, "only who may subscribe to ** on every protocol may read the journal")
+
+    async def _send(self, request: web.Request, file: io.FileIO, size: int) -> web.StreamResponse:
+        """The file, or the range of it that is asked for, at the client's pace."""
+        start, end, status = _range(request.headers.get("range"), size)
+        response = web.StreamResponse(status=status, headers={"Accept-Ranges": "bytes", "Cache-Control": "no-store"})
+        response.content_type = "application/octet-stream"
+        response.content_length = end - start
+        if status == PARTIAL:
+            response.headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+        await response.prepare(request)
+        while start < end and request.method != "HEAD":
+            # In a thread, so that a slow disk holds up nobody.
+            part = await asyncio.to_thread(os.pread, file.fileno(), min(PART, end - start), start)
+            if not part:
+                raise OSError(f"a file of the journal ends {end - start} bytes early")
+            start += len(part)
+            await self._write(request, response, part)
+        await response.write_eof()
+        return response
+
+    async def _write(self, request: web.Request, response: web.StreamResponse, part: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._http.limits.write_time):
+                await response.write(part)
+        except TimeoutError:
+            self._http.count("write-time", "a download by %s was cut off: nothing was read", request.remote)
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the client reads nothing") from None
 
 
 class JournalList:
@@ -144,47 +172,17 @@ def _open(path: Path) -> tuple[io.FileIO, int]:
         return file, os.fstat(file.fileno()).st_size
 
 
-def _ranged(file: io.FileIO, size: int, wanted: str | None) -> Reply:
-    start, end, status = 0, size, 200
-    headers: tuple[tuple[str, str], ...] = (("accept-ranges", "bytes"), ("cache-control", "no-store"))
+def _range(wanted: str | None, size: int) -> tuple[int, int, int]:
+    """Which bytes of a file are asked for, and the status of the answer."""
     found = _RANGE.fullmatch(wanted.strip()) if wanted is not None else None
-    if found is not None and (found[1] or found[2]):
-        first, last = found[1], found[2]
-        start = int(first) if first else max(0, size - int(last))
-        end = min(size, int(last) + 1) if first and last else size
-        if start >= end:
-            file.close()
-            return words(416, f"of this file there are {size} octets", ("content-range", f"bytes */{size}"))
-        status = 206
-        headers += (("content-range", f"bytes {start}-{end - 1}/{size}"),)
-    parts = FileParts(file, start, end)
-    return Reply(status, "application/octet-stream", headers=headers, parts=parts, length=end - start)
-
-
-class FileParts:
-    """The octets of an open file from ``start`` to ``end``, read in threads so that a slow disk holds up nobody."""
-
-    def __init__(self, file: io.FileIO, start: int, end: int) -> None:
-        self._file = file
-        self._position = start
-        self._end = end
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        left = self._end - self._position
-        if left <= 0:
-            raise StopAsyncIteration
-        part = await asyncio.to_thread(os.pread, self._file.fileno(), min(PART, left), self._position)
-        if not part:
-            raise OSError(f"a file of the journal ends {left} octets early")
-        self._position += len(part)
-        return part
-
-    async def aclose(self) -> None:
-        """Close the file."""
-        self._file.close()
+    if found is None or not (found[1] or found[2]):
+        return 0, size, WHOLE
+    first, last = found[1], found[2]
+    start = int(first) if first else max(0, size - int(last))
+    end = min(size, int(last) + 1) if first and last else size
+    if start >= end:
+        raise Refused(416, f"this file has {size} bytes", headers={"Content-Range": f"bytes */{size}"})
+    return start, end, PARTIAL
 
 
 def _iso(time: datetime | None) -> str | None:

@@ -5,14 +5,15 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Protocol
 
 from polywire.protocols import PROTOCOLS
 from polywire.server.address import Address
 from polywire.server.config import ConfigError, Problem
 from polywire.server.endpoint import Endpoint
-from polywire.server.gate import Gate
+from polywire.server.gate import Gate, Knock
 from polywire.server.speaking import Spoken
 from polywire.server.streams import StreamProtocol
 from polywire.server.tls_listener import MakeProtocol, TlsListener
@@ -23,15 +24,28 @@ HTTP = "http"
 """The key of ``[listen]`` that speaks none of the hub's protocols."""
 
 
-class Listeners:
-    """All listeners of one hub. ``http`` makes what answers on the HTTP one, told its address."""
+class MakesHttp(Protocol):
+    """What answers on the HTTP listener."""
 
-    def __init__(self, gate: Gate, spoken: dict[str, Spoken], http: Callable[[Address], MakeProtocol]) -> None:
+    def __call__(self, knock: Knock | None, /) -> asyncio.BaseProtocol:
+        """The protocol of a new connection."""
+
+    def knock(self) -> Knock | None:
+        """Let a connection begin its TLS handshake, or None."""
+
+
+class Listeners:
+    """All listeners of one hub. ``open_http`` makes what answers on the HTTP one from its address."""
+
+    def __init__(
+        self, gate: Gate, spoken: dict[str, Spoken], open_http: Callable[[Address], Awaitable[MakesHttp]]
+    ) -> None:
         self._gate = gate
         self._spoken = spoken
-        self._http = http
+        self._open_http = open_http
         self._tls: ssl.SSLContext | None = None
         self._servers: list[asyncio.AbstractServer | TlsListener] = []
+        self._http: list[asyncio.AbstractServer | TlsListener] = []
         self._sockets: list[Path] = []
         self.addresses: dict[str, Address] = {}
 
@@ -41,26 +55,27 @@ class Listeners:
         try:
             await self._open_websockets({key: each for key, each in wanted.items() if each.websocket})
             for key, address in wanted.items():
-                if not address.websocket:
-                    await self._open(key, address, self._maker(key, address))
+                if key == HTTP:
+                    await self._open_operators(address)
+                elif not address.websocket:
+                    await self._open(key, address, self._maker(key))
         except BaseException:
             self.close()
             raise
         self.addresses = {key: self.addresses[key] for key in wanted}
 
-    def close(self) -> None:
-        """Take no more connections; those that are there live on."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+    def close(self, *, http: bool = True) -> None:
+        """Take no more connections; those that are there live on. ``http``: whether the HTTP listener closes too."""
+        for servers in (self._servers, self._http) if http else (self._servers,):
+            for server in servers:
+                server.close()
+            servers.clear()
         for path in self._sockets:
             path.unlink(missing_ok=True)
         self._sockets.clear()
 
-    def _maker(self, key: str, address: Address) -> MakeProtocol:
+    def _maker(self, key: str) -> MakeProtocol:
         """What makes the protocol of each connection to a listener that is no WebSocket's."""
-        if key == HTTP:
-            return self._http(address)
         make_endpoint = self._endpoint_maker(key)
         return lambda knock: StreamProtocol(make_endpoint(), knock)
 
@@ -82,17 +97,32 @@ class Listeners:
         except OSError as error:
             raise _not_listening(key, address, error) from error
 
-    async def _open_port(self, address: Address, make_protocol: MakeProtocol) -> int:
+    async def _open_operators(self, address: Address) -> None:
+        """The HTTP listener: it has its own bounds, and stays open longest."""
+        http = await self._open_http(address)
+        try:
+            self.addresses[HTTP] = address.bound(await self._open_port(address, http, self._http, http.knock))
+        except OSError as error:
+            raise _not_listening(HTTP, address, error) from error
+
+    async def _open_port(
+        self,
+        address: Address,
+        make_protocol: MakeProtocol,
+        servers: list[asyncio.AbstractServer | TlsListener] | None = None,
+        knock: Callable[[], Knock | None] | None = None,
+    ) -> int:
         """Listen on a host and port. Returns the port."""
+        servers = self._servers if servers is None else servers
+        host, port = address.host, address.port
         if address.encrypted and self._tls is not None:
-            listener = await TlsListener.open(self._gate, self._tls, make_protocol, address.host, address.port, BACKLOG)
-            self._servers.append(listener)
+            listener = await TlsListener.open(self._gate, self._tls, make_protocol, host, port, BACKLOG, knock)
+            servers.append(listener)
             return listener.port
-        protocol = _without_knock(make_protocol)
-        server = await self._gate.loop.create_server(protocol, address.host, address.port, backlog=BACKLOG)
-        self._servers.append(server)
-        port: int = server.sockets[0].getsockname()[1]
-        return port
+        server = await self._gate.loop.create_server(_without_knock(make_protocol), host, port, backlog=BACKLOG)
+        servers.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
 
     async def _open_websockets(self, wanted: dict[str, Address]) -> None:
         """Addresses on the same host and port share a socket, port 0 included."""

@@ -1,11 +1,15 @@
 """The hub's numbers for Prometheus.
 
 The hub counts in plain integers; they are read when somebody asks. Only the latency of calls and the delay of the
-event loop are measured as they happen.
+event loop are measured as they happen. What grows with the number of queues is added up in slices, and shown as totals
+and a few of the deepest: a page has the same size however many queues there are.
 """
 
 import asyncio
+import heapq
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -23,6 +27,24 @@ LOOP_SAMPLE = 0.5
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 DELAY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+DEEPEST = 10
+"""Queues that are shown one by one."""
+
+SLICE = 1000
+"""Queues that are looked at before others get their turn."""
+
+SHARE = 0.2
+"""How much of the loop's time pages may take, however often they are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTotals:
+    """All queues together; ``deepest`` are the fullest ones, with their messages."""
+
+    queues: int = 0
+    messages: int = 0
+    octets: int = 0
+    deepest: tuple[tuple[str, int], ...] = ()
 
 
 class Metrics:
@@ -30,8 +52,12 @@ class Metrics:
 
     def __init__(self, hub: Hub, gate: Gate, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._hub = hub
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(HubCollector(hub, gate))
+        self._collector = HubCollector(hub, gate)
+        self._registry.register(self._collector)
+        self._page_turn = asyncio.Lock()
+        self._next_page = 0.0
         self._calls = Histogram(
             "polywire_call_seconds",
             "Time from a call to its end.",
@@ -59,9 +85,28 @@ class Metrics:
         if self._timer is not None:
             self._timer.cancel()
 
-    def text(self) -> bytes:
-        """Everything, in the text format."""
-        return generate_latest(self._registry)
+    async def page(self) -> bytes:
+        """Everything, in the text format. Those who ask too often wait."""
+        async with self._page_turn:
+            await asyncio.sleep(max(0.0, self._next_page - time.monotonic()))
+            self._collector.queues = await self._add_up()
+            started = time.monotonic()
+            text = generate_latest(self._registry)
+            ended = time.monotonic()
+            self._next_page = ended + (ended - started) * (1 / SHARE - 1)
+            return text
+
+    async def _add_up(self) -> QueueTotals:
+        queues = list(self._hub.queues.values())
+        messages = octets = 0
+        deepest: list[tuple[int, str]] = []
+        for start in range(0, len(queues), SLICE):
+            some = [(len(queue), queue.name) for queue in queues[start : start + SLICE]]
+            messages += sum(length for length, _ in some)
+            octets += sum(queue.octets for queue in queues[start : start + SLICE])
+            deepest = heapq.nlargest(DEEPEST, deepest + some)
+            await asyncio.sleep(0)
+        return QueueTotals(len(queues), messages, octets, tuple((name, length) for length, name in deepest if length))
 
     def _sample(self) -> None:
         self._delay.observe(max(0.0, self._loop.time() - self._due))
@@ -77,6 +122,7 @@ class HubCollector(Collector):
     def __init__(self, hub: Hub, gate: Gate) -> None:
         self._hub = hub
         self._gate = gate
+        self.queues = QueueTotals()
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
@@ -105,12 +151,15 @@ class HubCollector(Collector):
         yield GaugeMetricFamily("polywire_retained_messages", "Retained messages.", len(hub.retained))
         yield GaugeMetricFamily("polywire_retained_octets", "Their size.", hub.retained.size)
         yield GaugeMetricFamily("polywire_calls_under_way", "Calls that have not ended.", hub.services.under_way())
-        depth = GaugeMetricFamily("polywire_queue_messages", "Messages in a queue.", labels=["queue"])
-        waiting = GaugeMetricFamily("polywire_queue_octets", "Their size.", labels=["queue"])
-        for queue in hub.queues.values():
-            depth.add_metric([queue.name], len(queue))
-            waiting.add_metric([queue.name], queue.octets)
-        yield from (depth, waiting)
+        queues = self.queues
+        yield GaugeMetricFamily("polywire_queues", "Queues.", queues.queues)
+        yield GaugeMetricFamily("polywire_queue_messages", "Messages in all queues.", queues.messages)
+        yield GaugeMetricFamily("polywire_queue_octets", "Their size.", queues.octets)
+        words = f"Messages in each of the {DEEPEST} deepest queues."
+        depth = GaugeMetricFamily("polywire_deepest_queue_messages", words, labels=["queue"])
+        for name, length in queues.deepest:
+            depth.add_metric([name], length)
+        yield depth
         if self._gate.journaling is not None:
             yield from _of_journal(self._gate.journaling)
 

@@ -1,19 +1,21 @@
 """What the journal remembers, put back into a hub that starts."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec.json
 
-from polywire.hub.channels import from_stars
+from polywire.hub.channels import from_stars, is_literal
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Date, FailedAttachment, Headers, Message
 from polywire.hub.peer import Limits
 from polywire.journal.kinds import PATTERN_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG
+from polywire.journal.reader import open_journal
 from polywire.protocols import PROTOCOLS
 from polywire.protocols.mqtt.packets import Publish, Pubrel
 from polywire.protocols.mqtt.stored import Snapshot, sessions_of
-from polywire.server.parts import PREFIX, restore_part
+from polywire.server.parts import PREFIX, note, restore_query, undelivered
 
 Row = dict[str, Any]
 
@@ -37,13 +39,44 @@ def restore(hub: Hub, rows: Iterable[Row], limits: Limits) -> tuple[int, int, in
             hub.queue(row["channel"][len(QUEUE_PREFIX) :]).enter(message_of(row, retain=False))
             queued += 1
         elif row["client"].startswith(PREFIX) and row["protocol"] is None:
-            restore_part(hub, row)
+            restore_query(hub, row)
         elif row["protocol"] == "mqtt":
             sessions.setdefault(row["client"], _Session(row["client"])).take(row)
     book = sessions_of(hub, PROTOCOLS.index("mqtt"))
     for session in sessions.values():
         book.restore(session.snapshot(), limits)
     return retained, queued, len(sessions)
+
+
+def deliver_parts(hub: Hub, folder: Path) -> int:
+    """Give the kept sessions what they were not given of parts that were published last. Returns how many messages.
+
+    Only those sessions have subscriptions when a hub starts; queues and retained messages have their own rows.
+    """
+    delivered = 0
+    recorder = hub.recorder
+    unfinished = list(undelivered(hub))
+    if recorder is None or not unfinished:
+        return 0
+    journal = open_journal(folder)
+    stored = sessions_of(hub, PROTOCOLS.index("mqtt")).stored
+    names = {id(each): client for client, state in stored.items() for each in state.away}
+    for part, progress in unfinished:
+        first, end = progress.undelivered or (0, 0)
+        rows = journal.scan(["client", "correlation"], from_offset=end, kinds="deliver", on_corrupt="skip")
+        known = {(row["client"], row["correlation"]) for batch in rows for row in batch.to_pylist()}
+        for batch in journal.scan(from_offset=first, to_offset=end, kinds="publish", on_corrupt="skip"):
+            for row in batch.to_pylist():
+                message = message_of(row, retain=False)
+                channel = message.channel
+                found = hub.table.route(channel).subscriptions if is_literal(channel) else hub.table.meeting(channel)
+                for subscription in found:
+                    if (names.get(id(subscription)), str(message.offset)) not in known:
+                        subscription.deliver(message)
+                        delivered += 1
+        progress.undelivered = None
+        note(recorder, part, progress.user or "")
+    return delivered
 
 
 def message_of(row: Row, *, retain: bool) -> Message:

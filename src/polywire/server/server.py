@@ -17,21 +17,22 @@ from polywire.journal.errors import JournalError
 from polywire.journal.kinds import PROTOCOLS as JOURNALED
 from polywire.protocols.fmqp.info import BrokerInfo
 from polywire.protocols.mqttrpc.session import RpcBridge
+from polywire.server.address import Address
 from polywire.server.admission import Admission, make_admission
 from polywire.server.config import ConfigError, Loaded, Problem
 from polywire.server.descriptors import connections_left
 from polywire.server.gate import Gate
 from polywire.server.listeners import Listeners
 from polywire.server.metrics import Metrics
-from polywire.server.operator_pages import OperatorPages
 from polywire.server.speaking import spoken_by
 from polywire.server.tls import load_certificates, make_context
 
 if TYPE_CHECKING:
+    from polywire.server.http import HttpServer
     from polywire.server.journal_keeper import JournalKeeper
 
-NEED_RESTART = ("listen", "journal", "fabric")
-"""Sections that a reload does not apply."""
+NEED_RESTART = ("journal", "fabric")
+"""Sections that a reload does not apply; of ``[listen]`` that is true of the addresses."""
 
 SETTLE_STEP = 0.02
 CLOSE_TIME = 1.0
@@ -59,8 +60,8 @@ class Server:
         self._admission = self._admit(loaded)
         self._tls: ssl.SSLContext | None = None
         self._metrics = Metrics(self.hub, self.gate, self._loop)
-        pages = OperatorPages(self.gate, self._metrics, loaded.config.journal)
-        self._listeners = Listeners(self.gate, spoken_by(self.hub), pages.at)
+        self._http: HttpServer | None = None
+        self._listeners = Listeners(self.gate, spoken_by(self.hub), self._open_http)
         self._rpc = RpcBridge(self.hub, self.gate.limits)
         self._journal: JournalKeeper | None = None
         self._idle: asyncio.TimerHandle | None = None
@@ -86,8 +87,7 @@ class Server:
         try:
             await self._listeners.open(config.listen.addresses(), self._tls)
         except BaseException:
-            if self._journal is not None:
-                await self._journal.close()
+            await self._close_last()
             raise
         self._heed_descriptors()
         BrokerInfo(self.hub).start()
@@ -112,7 +112,8 @@ class Server:
         self._rpc.reload(self.gate.limits)
         self._warn_about_descriptors()
         running = self._running.config
-        return [name for name in NEED_RESTART if getattr(config, name) != getattr(running, name)]
+        left = [name for name in NEED_RESTART if getattr(config, name) != getattr(running, name)]
+        return ["listen", *left] if config.listen.addresses() != running.listen.addresses() else left
 
     @property
     def loaded(self) -> Loaded:
@@ -124,7 +125,7 @@ class Server:
         if not self.gate.open:
             return
         self.gate.open = False
-        self._listeners.close()
+        self._listeners.close(http=False)  # which goes on telling that the hub is draining
         self.hub.stop_work()
         self._rpc.drain()
         for endpoint in list(self.gate.connections):
@@ -143,8 +144,9 @@ class Server:
         await self.close()
 
     async def close(self) -> None:
-        """End now: close every connection and let go of everything."""
-        self._listeners.close()
+        """End now: close every connection and let go of everything, the HTTP listener last."""
+        self.gate.open = False
+        self._listeners.close(http=False)
         self._metrics.stop()
         if self._idle is not None:
             self._idle.cancel()
@@ -156,9 +158,23 @@ class Server:
         for endpoint in list(self.gate.connections):
             endpoint.abort()
         await asyncio.sleep(0)
-        self.gate.close()
+        await self._close_last()
+
+    async def _close_last(self) -> None:
+        if self._http is not None:
+            await self._http.stop_work()
         if self._journal is not None:
             await self._journal.close()
+        self._listeners.close()
+        if self._http is not None:
+            await self._http.close()
+        self.gate.close()
+
+    async def _open_http(self, address: Address) -> "HttpServer":
+        from polywire.server.http import HttpServer  # noqa: PLC0415 - only a hub with this listener needs aiohttp
+
+        self._http = await HttpServer.open(self.gate, self._metrics, self._loaded.config.journal, address)
+        return self._http
 
     def ready(self) -> dict[str, str]:
         """The listeners and their addresses, as the ``ready`` line shows them."""
@@ -187,6 +203,7 @@ class Server:
         """Wait until what was accepted is written and answered, and every call has ended, or the time is over."""
         while self._loop.time() < end:
             busy = self.hub.services.under_way() or any(each.busy() for each in self.gate.connections)
+            busy = busy or (self._http is not None and self._http.busy())
             if not busy:
                 return
             await asyncio.sleep(SETTLE_STEP)

@@ -34,9 +34,15 @@ class TlsListener:
     """One address, on as many sockets as its host has addresses."""
 
     def __init__(
-        self, gate: Gate, context: ssl.SSLContext, make_protocol: MakeProtocol, sockets: list[socket.socket]
+        self,
+        gate: Gate,
+        context: ssl.SSLContext,
+        make_protocol: MakeProtocol,
+        sockets: list[socket.socket],
+        knock: Callable[[], Knock | None],
     ) -> None:
         self._gate = gate
+        self._knock = knock
         self._context = context
         self._make_protocol = make_protocol
         self._sockets = sockets
@@ -47,9 +53,16 @@ class TlsListener:
 
     @classmethod
     async def open(
-        cls, gate: Gate, context: ssl.SSLContext, make_protocol: MakeProtocol, host: str, port: int, backlog: int
+        cls,
+        gate: Gate,
+        context: ssl.SSLContext,
+        make_protocol: MakeProtocol,
+        host: str,
+        port: int,
+        backlog: int,
+        knock: Callable[[], Knock | None] | None = None,
     ) -> Self:
-        """Listen. Raises ``OSError`` where that can't be."""
+        """Listen. Raises ``OSError`` where that can't be. ``knock`` lets connections in, by default the gate's does."""
         sockets: list[socket.socket] = []
         found = await gate.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
@@ -63,7 +76,7 @@ class TlsListener:
             for each in sockets:
                 each.close()
             raise
-        return cls(gate, context, make_protocol, sockets)
+        return cls(gate, context, make_protocol, sockets, knock or gate.knock)
 
     @property
     def port(self) -> int:
@@ -96,7 +109,7 @@ class TlsListener:
                 self._gate.loop.remove_reader(listening)
                 self._gate.loop.call_later(PAUSE, self._listen, listening)
                 return
-            knock = self._gate.knock()
+            knock = self._knock()
             if knock is None:
                 connection.close()
                 continue

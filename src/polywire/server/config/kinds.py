@@ -16,6 +16,7 @@ import msgspec
 
 from polywire.hub.channels import name_problem
 from polywire.server.address import SCHEMES, Address, parse_address
+from polywire.server.origins import EXAMPLE, parse_origin
 from polywire.server.quantity import parse_seconds, parse_size, show_seconds, show_size
 
 _LONGEST_SHOWN = 60
@@ -252,6 +253,22 @@ class Choices:
         if not set(found) <= set(self.words):
             raise ValueError
         return found
+
+    def show(self, value: tuple[str, ...]) -> list[str]:
+        """As a list."""
+        return list(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Origins of web pages."""
+
+    about: str
+    allowed: ClassVar[str] = f'an origin, such as "{EXAMPLE}", or a list of them'
+
+    def read(self, value: object, _folder: Path) -> tuple[str, ...]:
+        """One origin, or a list of them, the way browsers write them."""
+        return () if value == [] else tuple(parse_origin(each) for each in _texts(value))
 
     def show(self, value: tuple[str, ...]) -> list[str]:
         """As a list."""

@@ -18,6 +18,7 @@ from polywire.server.config.kinds import (
     Flag,
     Groups,
     Listener,
+    Origins,
     Patterns,
     Seconds,
     Size,
@@ -43,7 +44,7 @@ class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Listen(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the hub listens. WebSocket listeners on the same host and port share it; port 0 picks a free one."""
 
-    http: Annotated[Address | None, Listener("Health, metrics and the journal.", ("http",))] = Address(
+    http: Annotated[Address | None, Listener("Health, metrics and the journal.", ("http", "https"))] = Address(
         "http", "127.0.0.1", 7100
     )
     umq: Annotated[Address | None, Listener("UMQ over WebSocket.", WEBSOCKET)] = Address(
@@ -61,15 +62,22 @@ class Listen(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sabc_ws: Annotated[Address | None, Listener("sABC over WebSocket.", WEBSOCKET)] = Address(
         "ws", "127.0.0.1", 7101, "/sabc"
     )
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Origins(
+            "Sites whose pages may use the HTTP and WebSocket listeners, besides those the hub serves itself, and "
+            "whose hosts are accepted as names of the hub."
+        ),
+    ] = ()
 
     def addresses(self) -> dict[str, Address]:
         """The listeners that are not off, by their keys."""
         found = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {name: address for name, address in found.items() if address is not None}
+        return {name: address for name, address in found.items() if isinstance(address, Address)}
 
 
 class Tls(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The certificate of all `tls://` and `wss://` listeners; needed as soon as there is one."""
+    """The certificate of all `https://`, `tls://` and `wss://` listeners; needed as soon as there is one."""
 
     certificate: Annotated[Path, File("The certificate and those between it and its root, PEM.")]
     key: Annotated[Path | None, File("Its private key, PEM. Without it the key is in the file of the certificate.")] = (
