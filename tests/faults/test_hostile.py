@@ -121,7 +121,12 @@ def test_a_hostile_hour_costs_the_well_behaved_nothing(tmp_path: Path) -> None:
         assert problems == []
         assert [each for talk in talks for each in talk.problems] == []
         assert min(talk.sent for talk in talks) > 20, [talk.sent for talk in talks]
-        page = hub.get("/metrics")[1]
+        hub.login = "anna:right"
+        status, page = hub.get("/metrics")
+        end = time.monotonic() + 20
+        while status == 429 and time.monotonic() < end:  # others at this address have guessed passwords
+            status, page = hub.get("/metrics")
+        assert status == 200
         assert "internal-error" not in page
         assert memory(hub) < MEMORY
         assert hub.stop() == 0

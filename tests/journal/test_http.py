@@ -93,7 +93,7 @@ def test_a_hub_with_logins_wants_a_token(log: Log, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(SECRET)
     with serving(log.path, f"auth.jwt={{algorithms=['HS256'], key='{secret}'}}") as pages:
-        with pytest.raises(RemoteJournalError, match="401 show a token") as caught:
+        with pytest.raises(RemoteJournalError, match="401 log in with a token") as caught:
             journal.open(pages.url)
         assert caught.value.status == 401
         assert journal.open(pages.url, token=signed(SECRET, "HS256")).end_offset == 30

@@ -34,7 +34,10 @@ def test_an_address_is_read(text: str, address: Address) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "an address begins with http://, tcp://, tls://, unix:, ws:// or wss://, such as http://127.0.0.1:7100"),
+        (
+            "",
+            "an address begins with http://, https://, tcp://, tls://, unix:, ws:// or wss://, such as http://127.0.0.1:7100",
+        ),
         ("127.0.0.1:7103", "an address begins with"),
         ("ftp://127.0.0.1:1", "an address begins with"),
         ("tcp:127.0.0.1:1", "after tcp: come two slashes and a host, such as tcp://127.0.0.1:7103"),

@@ -6,6 +6,7 @@ import http.client
 import json
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from polywire.server.ingest import SCHEMA, decode
 from polywire.server.parts import Part, note
 from tests.faults.kept_session import KeptSession, Link
 from tests.hub_process import HubProcess, running_hub
+from tests.server.journal_server import Pages, serving
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -47,9 +49,10 @@ def stream(*rows: dict[str, Any], compression: str | None = None, times: int = 1
 
 
 def post(
-    hub: HubProcess, body: bytes, *, query: str = "q", batch: str = "0", part: str = "0", **headers: str
+    hub: HubProcess | Pages, body: bytes, *, query: str = "q", batch: str = "0", part: str = "0", **headers: str
 ) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", hub.port("http"), timeout=30)
+    port = hub.port if isinstance(hub, Pages) else hub.port("http")
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     names = {"polywire-query": query, "polywire-batch": batch, "polywire-part": part, **headers}
     try:
         connection.request("POST", "/publish", body, names)
@@ -331,6 +334,36 @@ def test_a_query_of_a_journal_that_knew_no_owners_is_claimed(tmp_path: Path) -> 
         assert post(hub, stream(), batch="4", **basic("bob")) == (200, '{"applied": false}\n')
         assert post(hub, stream(), batch="5", **basic("ann")) == (200, '{"applied": true}\n')
         assert post(hub, stream(), batch="6", **basic("bob"))[0] == 403
+
+
+def test_a_part_that_waited_for_a_failing_disk_is_published_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are written when the disk works again, though the client was told 503 and sends it again."""
+    failing = threading.Event()
+    append = Log.append
+
+    def fails(self: Log, *arguments: Any, **named: Any) -> None:
+        if failing.is_set():
+            raise OSError(28, "no space left")
+        append(self, *arguments, **named)
+
+    monkeypatch.setattr(Log, "append", fails)
+    part = stream({"channel": "queue/jobs", "body": b"1"}, {"channel": "jobs", "body": b"2"})
+    with serving(tmp_path, journaled=True) as pages:
+        assert post(pages, stream(), query="other")[0] == 200  # nothing of the start waits for the disk
+        failing.set()
+        assert post(pages, part)[0] == 503
+        assert post(pages, part)[0] == 503
+        failing.clear()
+        answer = post(pages, part)
+        end = time.monotonic() + 20
+        while answer[0] == 503 and time.monotonic() < end:
+            answer = post(pages, part)
+        assert answer == (200, '{"applied": false}\n')
+        assert post(pages, part, part="1") == (200, '{"applied": true}\n')
+    rows = [row for batch in journal.open(tmp_path).scan(kinds=["publish", "enqueue"]) for row in batch.to_pylist()]
+    assert [row["body"] for row in rows] == [b"1", b"2"] * 2
 
 
 def test_a_queue_takes_no_more_of_a_part_than_it_has_room_for(tmp_path: Path) -> None:

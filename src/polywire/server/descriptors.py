@@ -7,8 +7,8 @@ import contextlib
 import resource
 from pathlib import Path
 
-KEPT = 48
-"""Descriptors that connections leave to everything else: HTTP, and files that are read again."""
+OTHERS = 16
+"""Descriptors for files that are read again, and the like."""
 
 
 def raise_limit() -> None:
@@ -19,11 +19,17 @@ def raise_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def http_connections() -> int:
+    """How many connections the HTTP listener may have: they are few, and always have room."""
+    return min(max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16, 32), 256)
+
+
 def connections_left() -> int:
     """How many connections there can be besides what is open now; at least one."""
+    kept = http_connections() + OTHERS
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return 1 << 30
     descriptors = Path("/dev/fd")
-    used = sum(1 for _ in descriptors.iterdir()) if descriptors.is_dir() else KEPT
-    return max(1, limit - used - KEPT)
+    used = sum(1 for _ in descriptors.iterdir()) if descriptors.is_dir() else kept
+    return max(1, limit - used - kept)

@@ -54,6 +54,8 @@ class JournalPages:
             file, size = await asyncio.to_thread(_open, self._folder / name)
         except FileNotFoundError:
             raise Refused(404, "no such file (any more); /journal/ lists those there are") from None
+        except OSError as error:
+            raise Refused(503, "the file can't be opened at the moment", fault="files") from error
         with file:
             return await self._send(request, file, size)
 

@@ -20,7 +20,7 @@ from polywire.protocols.mqttrpc.session import RpcBridge
 from polywire.server.address import Address
 from polywire.server.admission import Admission, make_admission
 from polywire.server.config import ConfigError, Loaded, Problem
-from polywire.server.descriptors import connections_left
+from polywire.server.descriptors import connections_left, http_connections
 from polywire.server.gate import Gate
 from polywire.server.listeners import Listeners
 from polywire.server.metrics import Metrics
@@ -171,9 +171,11 @@ class Server:
         self.gate.close()
 
     async def _open_http(self, address: Address) -> "HttpServer":
-        from polywire.server.http import HttpServer  # noqa: PLC0415 - only a hub with this listener needs aiohttp
+        # Only a hub with this listener needs aiohttp.
+        from polywire.server.http import HttpLimits, HttpServer  # noqa: PLC0415
 
-        self._http = await HttpServer.open(self.gate, self._metrics, self._loaded.config.journal, address)
+        limits = HttpLimits(connections=http_connections())
+        self._http = await HttpServer.open(self.gate, self._metrics, self._loaded.config.journal, address, limits)
         return self._http
 
     def ready(self) -> dict[str, str]:

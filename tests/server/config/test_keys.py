@@ -49,5 +49,6 @@ def test_every_section_of_the_design_is_there() -> None:
         "mqtt_ws",
         "sabc",
         "sabc_ws",
+        "allowed_origins",
     ]
     assert root().keys == {}

@@ -225,7 +225,10 @@ SIZE = 'octets, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"'
         ),
         (
             "[listen]\nhttp = 'tls://127.0.0.1:1'",
-            '2: listen.http: found "tls://127.0.0.1:1": tls is not spoken here; allowed is http://, such as http://127.0.0.1:7100',
+            (
+                '2: listen.http: found "tls://127.0.0.1:1": tls is not spoken here; '
+                "allowed is http:// or https://, such as http://127.0.0.1:7100"
+            ),
         ),
         ("[tls]\nkey = 'x'", "1: tls: certificate is missing; allowed is the path of a file"),
         ("[auth]\nusers = 1", "2: auth.users: found 1, allowed is the path of a file"),

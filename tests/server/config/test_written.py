@@ -12,6 +12,7 @@ from polywire.server.config.kinds import (
     Flag,
     Groups,
     Listener,
+    Origins,
     Patterns,
     Seconds,
     Size,
@@ -29,6 +30,7 @@ OTHER_THAN_DEFAULT: dict[type, tuple[str, object]] = {
     Listener: ("off", "off"),
     Groups: ('{a = ["b"]}', {"a": ["b"]}),
     Patterns: ("a/**", ["a/**"]),
+    Origins: ("https://a.example", ["https://a.example"]),
 }
 NEEDED = {"tls": ["tls.certificate=x"], "auth.jwt": ["auth.jwt.algorithms=HS256"]}
 KEYS = [(".".join(table.path), key) for table in root().walk() for key in table.keys.values() if not table.many]
