@@ -92,9 +92,8 @@ class Recorder:
             self.columns = Columns(columns.first + columns.rows)
 
     def insert(self, columns: Columns) -> int:
-        """Append rows that were collected elsewhere, as one batch. Returns the offset of the first one."""
+        """Append rows that were collected elsewhere and closed, as one batch. Returns the offset of the first one."""
         self.rotate()
-        columns.close()
         columns.first = self.columns.first
         self.full.append(columns)
         self.octets += columns.octets()

@@ -348,7 +348,7 @@ class Body:
                     patience.reschedule(min(end, loop.time() + self._limits.body_silence))
                     data, ended = await request.content.readchunk()
                     if not data and not ended:
-                        return b"".join(parts)
+                        break
                     chunks += ended
                     if chunks > self._limits.chunks:
                         words = f"the body has too many chunks: at most {self._limits.chunks}"
@@ -362,6 +362,7 @@ class Body:
             raise Refused(408, "the body took too long to arrive", fault="body-time") from None
         except (HttpProcessingError, web.RequestPayloadError, ClientError) as error:
             raise Refused(400, f"the body can't be read: {error}", fault="bad-request") from error
+        return await asyncio.to_thread(b"".join, parts)
 
 
 class Connection(web.RequestHandler):

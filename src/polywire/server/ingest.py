@@ -9,10 +9,12 @@ is known from its own metadata, and checked, recorded and delivered in slices.
 """
 
 import asyncio
+import contextlib
 import json
 import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -60,7 +62,7 @@ ROWS_AT_ONCE: Final = 200
 BREATH: Final = 0.0002
 """Rows that are made in a thread before it lets go of the interpreter, and for how many seconds it does."""
 
-SLICE_SECONDS: Final = 0.002
+SLICE_SECONDS: Final = 0.001
 """How long the loop works on a part before others get their turn."""
 
 PENDING: Final = 8 << 20
@@ -183,18 +185,23 @@ class _Table:
 
 @dataclass(slots=True)
 class Decoded:
-    """A part's messages, with the first one to each channel, and what each queue is to take."""
+    """A part's messages, with the first one to each channel, and how many messages and bytes each queue is to take.
 
-    messages: list[Message] = field(default_factory=list)
+    All of it is taken out while it is used: freeing so much at once would hold up the loop as well.
+    """
+
+    messages: deque[Message] = field(default_factory=deque)
     channels: dict[str, Message] = field(default_factory=dict)
-    queued: dict[str, list[Message]] = field(default_factory=dict)
+    queued: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, message: Message) -> None:
         """One more."""
         self.messages.append(message)
         self.channels.setdefault(message.channel, message)
         if is_queue(message.channel):
-            self.queued.setdefault(message.channel[len(QUEUE_PREFIX) :], []).append(message)
+            name = message.channel[len(QUEUE_PREFIX) :]
+            count, size = self.queued.get(name, (0, 0))
+            self.queued[name] = (count + 1, size + message.size())
 
 
 def decode(body: bytes, limit: int, message_size: int, header_size: int, now: int, origin: int) -> Decoded:
@@ -375,22 +382,21 @@ class Ingest:
         hub = self._hub
         heard: dict[str, bool] = {}
         try:
-            async for message in in_slices(decoded.channels.values()):
-                channel = message.channel
+            async for channel, message in in_slices(taken(decoded.channels.popitem)):
                 _refuse(hub.refusal(message, client, acknowledged=True), channel, client)
-                if channel not in heard and not is_queue(channel):
+                if not is_queue(channel):
                     literal = is_literal(channel)
                     found = hub.table.route(channel).subscriptions if literal else hub.table.meeting(channel)
                     heard[channel] = bool(found)
-            for name, messages in decoded.queued.items():
+            async for name, (count, size) in in_slices(decoded.queued.items()):
                 queue = hub.queue(name)
-                octets = sum(message.size() for message in messages)
-                if len(queue) + len(messages) > queue.max_messages or queue.octets + octets > queue.max_octets:
+                if len(queue) + count > queue.max_messages or queue.octets + size > queue.max_octets:
                     _refuse(QUEUE_FULL, QUEUE_PREFIX + name, client)
         except Refused:
-            for name in decoded.queued:
-                queue_made = hub.queues.get(name)
-                if queue_made is not None and queue_made.idle():
+            # Asking for room has made queues that nothing is put into now.
+            async for name in in_slices(decoded.queued):
+                made = hub.queues.get(name)
+                if made is not None and made.idle():
                     del hub.queues[name]
             raise
         return heard
@@ -400,7 +406,7 @@ class Ingest:
         part: Part,
         user: str,
         client: Client,
-        messages: list[Message],
+        messages: deque[Message],
         first: int | None,
         finishing: Finishing,
         *,
@@ -410,7 +416,7 @@ class Ingest:
         await self._until_safe(finishing)
         recorder = self._hub.recorder
         number = 0
-        async for message in in_slices(messages):
+        async for message in in_slices(taken(messages.popleft)):
             if first is not None:
                 message.offset = first + number
                 number += 1
@@ -459,6 +465,13 @@ async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
             end = time.perf_counter() + SLICE_SECONDS
 
 
+def taken(take: Callable[[], T]) -> Iterator[T]:
+    """What a container gives, until it is empty."""
+    with contextlib.suppress(IndexError, KeyError):
+        while True:
+            yield take()
+
+
 def _refuse(refused: str | None, channel: str, client: Client) -> None:
     if refused is not None:
         client.counters.drop(refused)
@@ -485,6 +498,7 @@ def _columns(
         if number % ROWS_AT_ONCE == 0:
             time.sleep(BREATH)
     note(recorder, part, user, rows=rows)
+    recorder.columns.close()
     return recorder.columns
 
 
