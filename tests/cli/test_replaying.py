@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Generator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -227,8 +227,19 @@ def test_nobody_to_replay_to_is_said_so(journal: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+class Never:
+    """An acknowledgement that does not come; waiting for it is interrupted."""
+
+    def __init__(self, how: signal.Signals) -> None:
+        self._signal = how
+
+    def __await__(self) -> Generator[Any, None, None]:
+        os.kill(os.getpid(), self._signal)
+        return (yield from asyncio.sleep(600).__await__())
+
+
 class StuckBus(FakeBus):
-    """Acknowledges some messages and no more; ``signal`` comes when it is asked for more than that."""
+    """Acknowledges some messages and no more."""
 
     def __init__(self, acknowledged: int, how: signal.Signals) -> None:
         super().__init__("umq")
@@ -238,11 +249,7 @@ class StuckBus(FakeBus):
     def publish(self, channel: str, body: bytes, **options: Any) -> Awaitable[None]:
         self.sent.append((channel, body, options))
         self._left -= 1
-        return asyncio.sleep(0) if self._left >= 0 else self._never()
-
-    async def _never(self) -> None:
-        os.kill(os.getpid(), self._signal)
-        await asyncio.Event().wait()
+        return asyncio.sleep(0) if self._left >= 0 else Never(self._signal)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

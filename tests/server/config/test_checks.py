@@ -250,7 +250,15 @@ def test_places_the_hub_writes_to_have_to_be_there(tmp_path: Path) -> None:
     assert said(f"listen.fmqp=unix:{missing}/x") == [
         f"--set: listen.fmqp: unix:{missing}/x: there is no directory {missing}; create it first"
     ]
-    assert said(f"journal.path={file}/journal") == [f"--set: journal.path: {file}/journal: {file} is not a directory"]
+    assert said(f"listen.fmqp=unix:{file}/x") == [
+        f"--set: listen.fmqp: unix:{file}/x: no socket can be created in {file}: Not a directory"
+    ]
+    assert said(f"journal.path={file}/journal") == [
+        (
+            f"--set: journal.path: can't open the journal: {file}/journal: Not a directory; "
+            "name a folder the hub may write to"
+        )
+    ]
     assert said(f"journal.path={file}/journal", "journal.enabled=false") == []
     assert said(f"journal.path={missing}/a/b") == []
 

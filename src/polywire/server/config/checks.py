@@ -1,5 +1,6 @@
 """What single values can't show: keys that contradict each other, and files that are missing or unusable."""
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -166,18 +167,26 @@ def _paths(config: Config, at: At) -> Iterator[Problem]:
     """Places the hub writes to: the directories of Unix sockets, and the journal's."""
     for name, address in config.listen.addresses().items():
         folder = Path(address.path).parent
-        if address.scheme == "unix" and not folder.is_dir():
+        if address.scheme == "unix" and not folder.exists():
             yield at(f"{address}: there is no directory {folder}; create it first", "listen", name)
-        elif address.scheme == "unix" and not os.access(folder, os.W_OK | os.X_OK):
-            yield at(f"{address}: the directory {folder} can't be written to", "listen", name)
+        elif address.scheme == "unix" and (reason := _unwritable(folder)):
+            yield at(f"{address}: no socket can be created in {folder}: {reason}", "listen", name)
     if config.journal.enabled:
         place = config.journal.path
         while not place.exists() and place != place.parent:
             place = place.parent
-        if not place.is_dir():
-            yield at(f"{config.journal.path}: {place} is not a directory", "journal", "path")
-        elif not os.access(place, os.W_OK | os.X_OK):
-            yield at(f"{config.journal.path}: the directory {place} can't be written to", "journal", "path")
+        if reason := _unwritable(place):
+            words = f"can't open the journal: {config.journal.path}: {reason}; name a folder the hub may write to"
+            yield at(words, "journal", "path")
+
+
+def _unwritable(folder: Path) -> str:
+    """Why no file can be made in a directory; empty where one can."""
+    if not folder.is_dir():
+        return os.strerror(errno.ENOTDIR)
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return os.strerror(errno.EROFS)
+    return "" if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
 
 
 def _file_problem(path: Path) -> str | None:
