@@ -33,7 +33,7 @@ LISTEN = {
 class HubProcess:
     """A running hub. ``addresses`` are those of its ``ready`` line.
 
-    ``login`` is who asks for pages where the hub wants to know, as ``user:password``. ``trust`` is for HTTPS.
+    ``login`` is who asks for pages where the hub wants to know, as ``user:password`` or a token. ``trust`` is for HTTPS.
     """
 
     process: "subprocess.Popen[str]"
@@ -51,7 +51,8 @@ class HubProcess:
         """A page of the HTTP listener."""
         request = urllib.request.Request(self.addresses["http"] + path)  # noqa: S310 - loopback
         if self.login:
-            request.add_header("Authorization", "Basic " + base64.b64encode(self.login.encode()).decode())
+            basic = "Basic " + base64.b64encode(self.login.encode()).decode()
+            request.add_header("Authorization", basic if ":" in self.login else f"Bearer {self.login}")
         try:
             with urllib.request.urlopen(request, timeout=10, context=self.trust) as answer:  # noqa: S310 - as above
                 return answer.status, answer.read().decode()

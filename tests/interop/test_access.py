@@ -191,6 +191,7 @@ def test_on_fmqp_the_sensor_is_who_its_certificate_or_the_listener_says(tmp_path
             assert (heard.channel, heard.body) == (OWN, b"21.5")
             # FMQP has no words to refuse anything: it is dropped, and counted.
             refused = len(asked) + len(ELSEWHERE) - 1 + 2 + 2
+            hub.login = "anna:anna's secret"
             assert hub.metric('polywire_dropped_total{protocol="fmqp",reason="forbidden"}') == refused
             for channel in (OWN, "other", "/thermostat", "queue/jobs"):
                 duty.publish(channel, b"not for sensors")

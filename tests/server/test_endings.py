@@ -224,6 +224,7 @@ def test_a_connection_ends_when_its_login_does(tmp_path: Path, token_time: int, 
             error = Error("shutting-down", (("reason", "the login has expired"),))
             expected = last_words(listener, sessions[listener], error, "F0:1 Rejected: the login has expired")
             assert line.ended() == expected, listener
+        hub.login = jwt.encode({"sub": "anna", "exp": int(time.time()) + 60}, "s" * 32, "HS256")
         assert hub.metric('polywire_faults_total{protocol="sabc",reason="login-expired"}') == 2
 
 
