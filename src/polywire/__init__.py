@@ -31,12 +31,14 @@ if TYPE_CHECKING:
         ConnectFailed,
         ConnectionLost,
         Overrun,
+        PatternError,
         Refused,
         Timeout,
+        TooLarge,
         Unsupported,
     )
-    from polywire.client.message import Demand, Message, Request
-    from polywire.client.receipt import Promise
+    from polywire.client.message import Demand, JsonBody, Message, Request, json
+    from polywire.client.receipt import Promise, Receipt
     from polywire.client.reconnect import Backoff
     from polywire.client.tls import client_context
     from polywire.pipeline.spark import spark_session
@@ -57,21 +59,26 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Demand",
+    "JsonBody",
     "LocalProtocolError",
     "Message",
     "Overrun",
+    "PatternError",
     "PolywireError",
     "Promise",
     "ProtocolError",
+    "Receipt",
     "Refused",
     "RemoteProtocolError",
     "Request",
     "Timeout",
+    "TooLarge",
     "Unsupported",
     "__version__",
     "client_context",
     "compiled",
     "connect",
+    "json",
     "spark_session",
 ]
 
@@ -86,15 +93,20 @@ _LATER = {
     "ConnectFailed": "client.errors",
     "ConnectionLost": "client.errors",
     "Demand": "client.message",
+    "JsonBody": "client.message",
     "Message": "client.message",
     "Overrun": "client.errors",
+    "PatternError": "client.errors",
     "Promise": "client.receipt",
+    "Receipt": "client.receipt",
     "Refused": "client.errors",
     "Request": "client.message",
     "Timeout": "client.errors",
+    "TooLarge": "client.errors",
     "Unsupported": "client.errors",
     "client_context": "client.tls",
     "connect": "client.bus",
+    "json": "client.message",
     "spark_session": "pipeline.spark",
 }
 """Names that are loaded when they are first used, and the module they are in."""

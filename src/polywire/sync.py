@@ -25,7 +25,7 @@ from polywire.client.errors import Closed
 from polywire.client.inbox import LIMIT
 from polywire.client.message import Body, Demand, Header, Message, Request
 from polywire.client.receipt import Promise
-from polywire.client.reconnect import BACKOFF, BUFFER, Backoff
+from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, OnDisconnect, OnReconnect
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -109,9 +109,9 @@ class Jobs(Messages[Message]):
         """Put a message in, and wait for the promise."""
 
         async def put() -> Promise:
-            return await self._queue.put(body, headers=headers, content_type=content_type)
+            return await self._queue.put(body, headers=headers, content_type=content_type, timeout=timeout)
 
-        return self._thread.wait("putting", put(), timeout)
+        return self._thread.wait("putting", put())
 
 
 class Bus:
@@ -154,9 +154,11 @@ class Bus:
         """Publish to a topic, and wait for the promise: sent, acknowledged, or an exception that says what became."""
 
         async def publish() -> Promise:
-            return await self._bus.publish(channel, body, headers=headers, content_type=content_type, retain=retain)
+            return await self._bus.publish(
+                channel, body, headers=headers, content_type=content_type, retain=retain, timeout=timeout
+            )
 
-        return self._thread.wait("publishing", publish(), timeout)
+        return self._thread.wait("publishing", publish())
 
     def publish_all(self, channel: str, bodies: Iterable[Body], *, timeout: float | None = None) -> int:
         """Publish many messages to a topic, many at once, and wait for all promises. Returns how many there were."""
@@ -241,8 +243,11 @@ def connect(
     buffer: int = BUFFER,
     client_id: str | None = None,
     qos: int = 1,
+    max_size: int | None = None,
+    on_disconnect: OnDisconnect | None = None,
+    on_reconnect: OnReconnect | None = None,
 ) -> Bus:
-    """A connected bus; the arguments are those of ``polywire.connect``."""
+    """A connected bus; the arguments are those of ``polywire.connect``. The callbacks run in threads of their own."""
     opening = asynchronous.connect(
         url,
         protocol=protocol,
@@ -255,6 +260,9 @@ def connect(
         buffer=buffer,
         client_id=client_id,
         qos=qos,
+        max_size=max_size,
+        on_disconnect=None if on_disconnect is None else lambda reason: asyncio.to_thread(on_disconnect, reason),
+        on_reconnect=None if on_reconnect is None else lambda: asyncio.to_thread(on_reconnect),
     )
 
     async def opened() -> asynchronous.Bus:

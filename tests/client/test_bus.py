@@ -1,9 +1,12 @@
 """One face over every protocol, against a running hub."""
 
 import asyncio
+import datetime as dt
+import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,10 +15,12 @@ from polywire.client.bus import Stream
 from polywire.client.features import FEATURES
 from polywire.client.message import octets
 from polywire.client.opening import Opening
+from polywire.protocols import fmqp, micromsg, mqtt, sabc, umq
 from tests.client.loops import run, until
 from tests.hub_process import HubProcess, running_hub
 
 OVER = ("umq", "micromsg", "fmqp", "mqtt", "sabc")
+CALLS = ("umq", "mqtt", "sabc")
 ACKNOWLEDGED_JOBS = ("micromsg", "mqtt", "sabc")
 
 
@@ -151,7 +156,7 @@ def test_what_a_protocol_can_not_do_is_said_with_those_that_can(hub: HubProcess)
             with pytest.raises(polywire.Unsupported, match="a method that is no identifier"):
                 await mqtt.call("adder", "add one")
             with pytest.raises(polywire.Unsupported):
-                await mqtt.subscribe("a/#")
+                await mqtt.subscribe("a+/b#")
 
     run(main)
 
@@ -214,6 +219,158 @@ def test_a_bus_is_shown_without_its_credentials(hub: HubProcess) -> None:
 
 def test_bodies_are_octets_or_text() -> None:
     assert [octets(body) for body in (b"a", bytearray(b"b"), memoryview(b"c"), "ü")] == [b"a", b"b", b"c", "ü".encode()]
+
+
+NO_BODIES = (5, None, 1.5, {"a": 1}, ["a"], object())
+
+
+@pytest.mark.parametrize("protocol", OVER)
+def test_anything_else_is_a_type_error_that_says_what_to_do(hub: HubProcess, protocol: str) -> None:
+    async def main() -> None:
+        async with opened(hub, protocol) as bus, bus.subscribe(f"typed/{protocol}") as messages:
+            for wrong in NO_BODIES:
+                words = rf"body must be str or bytes-like, not {type(wrong).__name__}; use polywire\.json\(value\)"
+                with pytest.raises(TypeError, match=words):
+                    bus.publish(f"typed/{protocol}", wrong)  # type: ignore[arg-type] # which is the point
+                with pytest.raises(TypeError, match=words):
+                    bus.queue(f"typed-{protocol}").put(wrong)  # type: ignore[arg-type] # as above
+                if protocol in CALLS:
+                    with pytest.raises(TypeError, match=words):
+                        await bus.call("any", "any", wrong)  # type: ignore[arg-type] # as above
+            await bus.publish(f"typed/{protocol}", memoryview(b"fine"))
+            assert (await anext(messages)).text == "fine"
+
+    run(main)
+
+
+def test_the_protocols_own_clients_take_nothing_else_either(hub: HubProcess) -> None:
+    def url(protocol: str) -> str:
+        return hub.addresses[protocol].replace("tcp://" if protocol != "umq" else "ws://", f"{protocol}://")
+
+    async def main() -> None:
+        async with (
+            mqtt.connect(url("mqtt")) as mqtt_client,
+            fmqp.connect(url("fmqp")) as fmqp_client,
+            umq.connect(url("umq")) as umq_peer,
+            micromsg.connect(url("micromsg")) as micromsg_peer,
+            sabc.connect(url("sabc")) as sabc_peer,
+        ):
+            wrong: Any = 5
+            acts: list[Callable[[], object]] = [
+                lambda: mqtt_client.publish("a", wrong, qos=1),
+                lambda: fmqp_client.publish("a", wrong),
+                lambda: fmqp_client.leave_will("a", wrong),
+                lambda: umq_peer.call(wrong),
+                lambda: umq_peer.tell(wrong),
+                lambda: umq.RemoteHub(umq_peer).publish("a", wrong),
+                lambda: umq.RemoteHub(umq_peer).call("a", "b", wrong),
+                lambda: micromsg_peer.send("topic/a", wrong),
+                lambda: sabc_peer.ask(wrong),
+                lambda: sabc_peer.send(wrong),
+                lambda: sabc.RemoteHub(sabc_peer).publish("a", wrong),
+            ]
+            for act in acts:
+                with pytest.raises(TypeError, match=r"(body|payload|text) must be str"):
+                    await _done(act)
+
+    run(main)
+
+
+async def _done(act: Callable[[], object]) -> None:
+    outcome = act()
+    if isinstance(outcome, Awaitable):
+        await outcome
+
+
+@pytest.mark.parametrize("protocol", OVER)
+def test_json_is_sent_where_it_is_asked_for(hub: HubProcess, protocol: str) -> None:
+    value = {"grad": "21 °C", "list": [1, None]}
+
+    async def main() -> None:
+        async with opened(hub, protocol) as bus, opened(hub, "sabc") as reader, opened(hub, "umq") as server:
+            body = polywire.json(value)
+            content_type = "application/json" if "content_type" in _can(protocol) else None
+            async with reader.subscribe(f"json/{protocol}") as messages:
+                await bus.publish(f"json/{protocol}", body)
+                message = await anext(messages)
+                assert (message.json(), message.content_type) == (value, content_type)
+                assert b"\xc2\xb0" in message.body
+            await bus.queue(f"json-{protocol}").put(body)
+            async with reader.queue(f"json-{protocol}") as jobs:
+                assert (await anext(jobs)).json() == value
+            if protocol in CALLS:
+                await server.serve(f"json-{protocol}", lambda request: polywire.json({"got": request.json()}))
+                assert (await bus.call(f"json-{protocol}", "m", body)).json() == {"got": value}
+                await bus.serve(f"types-{protocol}", lambda request: polywire.json([request.content_type]))
+                answer = await reader.call(f"types-{protocol}", "m", polywire.json(1))
+                assert answer.json() == [content_type]
+                assert answer.content_type == ("application/json" if protocol == "sabc" else None)
+
+    run(main)
+
+
+def _can(protocol: str) -> list[str]:
+    return [what for what, protocols in FEATURES.items() if protocol in protocols]
+
+
+def test_what_json_has_no_form_for_is_refused() -> None:
+    with pytest.raises(TypeError):
+        polywire.json({1, 2})
+    with pytest.raises(ValueError, match="Out of range"):
+        polywire.json(float("nan"))
+
+
+@pytest.mark.parametrize("protocol", OVER)
+def test_wildcards_of_mqtt_are_refused_with_the_right_ones(hub: HubProcess, protocol: str) -> None:
+    async def main() -> None:
+        async with opened(hub, protocol) as bus:
+            for pattern, right in (("a/#", "a/**"), ("a/+/b", "a/*/b"), ("#", "**"), ("+/#", "*/**")):
+                with pytest.raises(polywire.PatternError, match=r"here \* is one level and a last \*\* any") as wrong:
+                    bus.subscribe(pattern)
+                assert (wrong.value.pattern, wrong.value.suggestion) == (pattern, right)
+                assert isinstance(wrong.value, ValueError)
+            if protocol == "fmqp":
+                with pytest.raises(polywire.PatternError):
+                    bus.watch_demand("a/+")
+            if protocol != "mqtt":  # a name is not a pattern
+                async with bus.subscribe("a+/#b") as messages:
+                    await bus.publish("a+/#b", "literal")
+                    assert (await anext(messages)).text == "literal"
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", OVER)
+def test_a_message_has_its_time_where_the_protocol_carries_it(hub: HubProcess, protocol: str) -> None:
+    async def main() -> None:
+        async with opened(hub, "mqtt") as writer, opened(hub, protocol) as bus, bus.subscribe("timed") as messages:
+            await writer.publish("timed", "now")
+            stamp = (await anext(messages)).timestamp
+            if protocol != "umq":
+                assert stamp is None
+            else:
+                assert stamp is not None
+                assert abs(dt.datetime.now(dt.UTC) - stamp) < dt.timedelta(minutes=1)
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", ["umq", "micromsg", "sabc"])
+def test_a_failure_that_nobody_awaits_is_in_the_log(
+    hub: HubProcess, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with opened(hub, protocol) as bus:
+            bus.publish("$/unawaited", "x")
+            with pytest.raises(polywire.Refused):
+                await bus.publish("$/awaited", "x")
+            await bus.ping()
+
+    with caplog.at_level(logging.WARNING, "polywire.client"):
+        run(main)
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len([line for line in lines if "$/unawaited" in line and "nobody awaited it" in line]) == 1
+    assert not [line for line in lines if "$/awaited" in line]
 
 
 def test_importing_polywire_loads_nothing_heavy() -> None:

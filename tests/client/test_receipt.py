@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from polywire.client.errors import ConnectionLost
+from polywire.client.errors import ConnectionLost, Timeout
 from polywire.client.receipt import SENT, Promise, Receipt
 from tests.client.loops import run
 
@@ -41,6 +41,23 @@ def test_an_error_is_raised_for_whoever_asks_and_for_nobody_else() -> None:
             with pytest.raises(ConnectionLost, match="gone; it was sent, and may have arrived"):
                 await receipt
         Receipt().fail(ConnectionLost("nobody asks"))
+
+    run(main)
+
+
+def test_what_was_sent_and_not_acknowledged_in_time_may_have_arrived() -> None:
+    async def main() -> None:
+        for withdraw, sent in ((None, True), (lambda: True, True), (lambda: False, False)):
+            receipt = Receipt(withdraw=withdraw)
+            receipt.expire(0.01)
+            with pytest.raises(Timeout) as late:
+                await receipt
+            assert late.value.sent is sent
+        kept = Receipt()
+        kept.expire(0.0)
+        kept.keep(Promise.SENT)
+        await asyncio.sleep(0.01)
+        assert await kept is Promise.SENT
 
     run(main)
 

@@ -2,14 +2,17 @@
 
 import contextlib
 import gc
+import queue
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import polywire
 from polywire import sync
+from tests.faults.proxy import Proxy
 from tests.hub_process import HubProcess, running_hub
 
 OVER = ("umq", "micromsg", "fmqp", "mqtt", "sabc")
@@ -85,6 +88,39 @@ def test_a_service_is_offered_and_called(hub: HubProcess, server: str, caller: s
         with pytest.raises(polywire.CallFailed) as caught:
             bus.call(name, "greet", timeout=10)
         assert caught.value.code in {404, 503}
+
+
+@pytest.mark.parametrize("protocol", OVER)
+def test_bodies_are_checked_here_too(hub: HubProcess, protocol: str) -> None:
+    with opened(hub, protocol) as bus, bus.subscribe(f"checked/{protocol}") as messages:
+        wrong: Any = 5
+        put = bus.queue("checked").put
+        for act in (lambda: bus.publish("a", wrong), lambda: bus.publish_all("a", [wrong]), lambda: put(wrong)):
+            with pytest.raises(TypeError, match="body must be str or bytes-like, not int"):
+                act()
+        bus.publish(f"checked/{protocol}", polywire.json([1]))
+        assert messages.get(timeout=10).json() == [1]
+        with pytest.raises(polywire.PatternError):
+            bus.subscribe("a/#")
+
+
+def test_callbacks_run_in_threads_and_may_use_the_bus(hub: HubProcess) -> None:
+    proxy = Proxy(hub.port("mqtt"))
+    heard: queue.Queue[object] = queue.Queue()
+    try:
+        with sync.connect(
+            f"mqtt://127.0.0.1:{proxy.port}",
+            max_size=10,
+            on_disconnect=heard.put,
+            on_reconnect=lambda: heard.put(bus.publish("back", "x", timeout=10)),
+        ) as bus:
+            proxy.cut()
+            assert isinstance(heard.get(timeout=10), polywire.ConnectionLost)
+            assert heard.get(timeout=10) is polywire.Promise.ACKNOWLEDGED
+            with pytest.raises(polywire.TooLarge):
+                bus.publish("a", "x" * 11)
+    finally:
+        proxy.close()
 
 
 def test_the_demand_is_watched(hub: HubProcess) -> None:

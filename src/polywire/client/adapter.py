@@ -8,16 +8,16 @@ there first.
 import importlib
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar, cast
 
 from polywire.client.address import Address
 from polywire.client.dialing import DIAL_TIME
 from polywire.client.errors import Unsupported
 from polywire.client.features import FEATURES
-from polywire.client.message import Body, Demand, Header, Message, Request
-from polywire.client.receipt import Promise
-from polywire.client.reconnect import BACKOFF, BUFFER, Backoff
+from polywire.client.message import Body, Demand, Header, JsonBody, Message, Request, octets
+from polywire.client.receipt import Receipt
+from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, OnDisconnect, OnReconnect
 
 Item_co = TypeVar("Item_co", covariant=True)
 
@@ -51,6 +51,12 @@ class Settings:
     buffer: int = BUFFER
     client_id: str | None = None
     qos: int = 1
+    on_disconnect: OnDisconnect | None = None
+    on_reconnect: OnReconnect | None = None
+
+    def quiet(self) -> "Settings":
+        """The same for a connection beside the bus's own, whose end is not the program's business."""
+        return replace(self, on_disconnect=None, on_reconnect=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ class Adapter:
         """Whether there is a live connection now."""
         raise NotImplementedError
 
-    def publish(self, channel: str, body: bytes, options: Options) -> Awaitable[Promise]:
+    def publish(self, channel: str, body: bytes, options: Options) -> Receipt:
         """Publish to a topic. A plain call: the octets are under way, or kept, when it returns."""
         raise NotImplementedError
 
@@ -100,7 +106,7 @@ class Adapter:
         """Subscribe; it returns when the peer has done so, where the protocol tells. ``limit``: an inbox's."""
         raise NotImplementedError
 
-    def put(self, queue: str, body: bytes, options: Options) -> Awaitable[Promise]:
+    def put(self, queue: str, body: bytes, options: Options) -> Receipt:
         """Put into a queue, as ``publish``."""
         raise NotImplementedError
 
@@ -134,10 +140,14 @@ class Adapter:
         return Unsupported(what, self.protocol, FEATURES[what])
 
 
-async def answered(handler: Handler, request: Request) -> Answer:
+async def answered(handler: Handler, request: Request) -> Message:
     """What a handler answers, whether it is a coroutine or not."""
     outcome = handler(request)
-    return await outcome if isinstance(outcome, Awaitable) else outcome
+    found = await outcome if isinstance(outcome, Awaitable) else outcome
+    if isinstance(found, Message):
+        return found
+    content_type = found.content_type if isinstance(found, JsonBody) else None
+    return Message("", octets(found, "what a service returns"), content_type=content_type)
 
 
 async def connect(address: Address, settings: Settings) -> Adapter:

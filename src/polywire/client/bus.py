@@ -14,16 +14,16 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Final, Generic, Self, TypeVar
 
 from polywire.client import adapter as adapters
-from polywire.client.adapter import PLAIN, Adapter, Handler, Options, Service, Settings, Source
+from polywire.client.adapter import PLAIN, Adapter, Handler, Options, Service, Settings, Source, answered
 from polywire.client.address import Address, parse
 from polywire.client.dialing import DIAL_TIME
-from polywire.client.errors import CallFailed, Timeout
-from polywire.client.features import require
+from polywire.client.errors import CallFailed, PatternError, Timeout, TooLarge
+from polywire.client.features import FEATURES, require
 from polywire.client.inbox import LIMIT
-from polywire.client.message import Body, Demand, Header, Message, octets
+from polywire.client.message import Body, Demand, Header, JsonBody, Message, Request, octets
 from polywire.client.opening import Opening
-from polywire.client.receipt import Promise
-from polywire.client.reconnect import BACKOFF, BUFFER, Backoff
+from polywire.client.receipt import Receipt
+from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, OnDisconnect, OnReconnect
 
 Item = TypeVar("Item")
 
@@ -82,18 +82,28 @@ class Stream(Generic[Item]):
 class Queue(Stream[Message]):
     """A queue: what is put in goes to one consumer. A message is acknowledged when the next one is asked for."""
 
-    def __init__(self, name: str, adapter: Adapter, limit: int) -> None:
+    def __init__(self, name: str, adapter: Adapter, limit: int, max_size: int | None = None) -> None:
         super().__init__(lambda: adapter.consume(name, limit))
         self.name = name
         self._adapter = adapter
+        self._max_size = max_size
         self._last: Message | None = None
 
     def put(
-        self, body: Body, *, headers: Mapping[str, Header] | None = None, content_type: str | None = None
-    ) -> Awaitable[Promise]:
+        self,
+        body: Body,
+        *,
+        headers: Mapping[str, Header] | None = None,
+        content_type: str | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
         """Put a message in. Await it for the promise, as with ``Bus.publish``."""
-        options = _options(self._adapter.protocol, headers, content_type, retain=False)
-        return self._adapter.put(self.name, octets(body), options)
+        data = _checked(body, self._max_size)
+        options = _options(self._adapter.protocol, body, headers, content_type, retain=False)
+        receipt = self._adapter.put(self.name, data, options)
+        if timeout is not None:
+            receipt.expire(timeout)
+        return receipt
 
     async def __anext__(self) -> Message:
         if self._last is not None:
@@ -106,8 +116,9 @@ class Queue(Stream[Message]):
 class Bus:
     """A connection that comes back by itself. Made by ``polywire.connect``."""
 
-    def __init__(self, adapter: Adapter, address: Address) -> None:
+    def __init__(self, adapter: Adapter, address: Address, max_size: int | None = None) -> None:
         self._adapter = adapter
+        self._max_size = max_size
         self.address = address
 
     def __repr__(self) -> str:
@@ -137,29 +148,39 @@ class Bus:
         headers: Mapping[str, Header] | None = None,
         content_type: str | None = None,
         retain: bool = False,
-    ) -> Awaitable[Promise]:
-        """Publish to a topic. It is under way, or kept while there is no connection, when this returns.
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Publish to a topic. The message is in flight, or kept while there is no connection, when this returns.
 
-        Awaiting what it returns gives ``Promise.SENT`` or ``Promise.ACKNOWLEDGED``, or raises what became of it; that
-        is also how a fast publisher waits for a slow connection. Who never awaits gets ``BufferFull`` in the end.
+        ``body`` is text (sent as UTF-8), bytes-like, or ``polywire.json(value)``. Awaiting the receipt gives
+        ``Promise.SENT`` or ``Promise.ACKNOWLEDGED``, or raises what became of it, ``Timeout`` after ``timeout`` seconds
+        for instance. That is also how a fast publisher waits for a slow connection; one that never awaits gets
+        ``BufferFull`` in the end, and a warning in the log for each message that failed.
         """
-        if headers is None and content_type is None and not retain:
-            return self._adapter.publish(channel, octets(body), PLAIN)
-        options = _options(self._adapter.protocol, headers, content_type, retain=retain)
-        return self._adapter.publish(channel, octets(body), options)
+        data = _checked(body, self._max_size)
+        if headers is None and content_type is None and not retain and not isinstance(body, JsonBody):
+            receipt = self._adapter.publish(channel, data, PLAIN)
+        else:
+            options = _options(self._adapter.protocol, body, headers, content_type, retain=retain)
+            receipt = self._adapter.publish(channel, data, options)
+        if timeout is not None:
+            receipt.expire(timeout)
+        return receipt
 
     def subscribe(self, pattern: str, *, limit: int = LIMIT) -> Stream[Message]:
         """Messages of the topics that match: ``*`` is one level, a last ``**`` any number.
 
-        ``limit`` messages may wait to be taken; then the connection is not read until some are.
+        ``limit`` messages may wait to be taken; then the connection is not read until some are, unless an answer is
+        awaited on it. MQTT's wildcards raise ``PatternError``, whatever the protocol.
         """
+        _check_pattern(pattern)
         if pattern == "**" or pattern.endswith("/**"):
             require("patterns with **", self._adapter.protocol)
         return Stream(lambda: self._adapter.subscribe(pattern, limit))
 
     def queue(self, name: str, *, limit: int = LIMIT) -> Queue:
         """A queue, to put into and to take from."""
-        return Queue(name, self._adapter, limit)
+        return Queue(name, self._adapter, limit, self._max_size)
 
     async def call(
         self,
@@ -173,11 +194,12 @@ class Bus:
     ) -> Message:
         """Call a service, and wait for its answer. ``CallFailed`` if it is an error, ``Timeout`` if none comes."""
         require("call", self._adapter.protocol)
-        options = _options(self._adapter.protocol, headers, content_type, retain=False)
+        data = _checked(body, self._max_size)
+        options = _options(self._adapter.protocol, body, headers, content_type, retain=False)
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:
-            return await self._adapter.call(service, method, octets(body), options, timeout)
+            return await self._adapter.call(service, method, data, options, timeout)
         except CallFailed as error:
             # The hub knows the time limit too, and its words may overtake our own timer.
             if error.code in TOO_LATE and loop.time() - begun > timeout - TIMER:
@@ -187,11 +209,18 @@ class Bus:
     async def serve(self, service: str, handler: Handler) -> Service:
         """Offer a service until what this returns is closed, or the bus is."""
         require("serve", self._adapter.protocol)
-        return await self._adapter.serve(service, handler)
+
+        async def sized(request: Request) -> Message:
+            answer = await answered(handler, request)
+            _checked(answer.body, self._max_size)
+            return answer
+
+        return await self._adapter.serve(service, sized)
 
     def watch_demand(self, pattern: str, *, limit: int = LIMIT) -> Stream[Demand]:
         """How many subscribers the topics that match have, whenever that changes."""
         require("watch_demand", self._adapter.protocol)
+        _check_pattern(pattern)
         return Stream(lambda: self._adapter.watch_demand(pattern, limit))
 
     async def ping(self) -> None:
@@ -216,28 +245,60 @@ def connect(
     buffer: int = BUFFER,
     client_id: str | None = None,
     qos: int = 1,
+    max_size: int | None = None,
+    on_disconnect: OnDisconnect | None = None,
+    on_reconnect: OnReconnect | None = None,
 ) -> Opening[Bus]:
     """A connection to a hub, or to any peer that speaks the URL's protocol.
 
     Where ``url``, ``user``, ``password`` or ``token`` are missing, ``POLYWIRE_URL`` and so on are used. The first
     connection must succeed within ``connect_time``; afterwards it comes back by itself as ``backoff`` says (None: it
-    does not). ``buffer`` octets may wait to be sent meanwhile. ``client_id`` is for MQTT and sABC, ``qos`` for MQTT.
+    does not). ``buffer`` bytes may wait to be sent meanwhile. ``client_id`` is for MQTT and sABC, ``qos`` for MQTT.
+
+    A body of more than ``max_size`` bytes raises ``TooLarge`` before anything is sent. ``on_disconnect`` is called with
+    a ``ConnectionLost`` when the connection is lost, ``on_reconnect`` when there is one again; both may be coroutine
+    functions.
     """
     address = parse(url, protocol=protocol, user=user, password=password, token=token)
-    settings = Settings(tls, connect_time, backoff, buffer, client_id, qos)
+    settings = Settings(tls, connect_time, backoff, buffer, client_id, qos, on_disconnect, on_reconnect)
 
     async def opened() -> Bus:
-        return Bus(await adapters.connect(address, settings), address)
+        return Bus(await adapters.connect(address, settings), address, max_size)
 
     return Opening(opened)
 
 
-def _options(protocol: str, headers: Mapping[str, Header] | None, content_type: str | None, *, retain: bool) -> Options:
+def _checked(body: Body, max_size: int | None) -> bytes:
+    """The bytes of a body, if it may be sent."""
+    data = octets(body)
+    if max_size is not None and len(data) > max_size:
+        raise TooLarge(len(data), max_size)
+    return data
+
+
+def _check_pattern(pattern: str) -> None:
+    """Raise ``PatternError`` for MQTT's wildcards: nothing would ever match them here."""
+    levels = pattern.split("/")
+    if "+" not in levels and "#" not in levels:
+        return
+    raise PatternError(pattern, "/".join({"+": "*", "#": "**"}.get(level, level) for level in levels))
+
+
+def _options(
+    protocol: str,
+    body: Body,
+    headers: Mapping[str, Header] | None,
+    content_type: str | None,
+    *,
+    retain: bool,
+) -> Options:
     """What goes with a body, where the protocol carries it."""
     if headers:
         require("headers", protocol)
     if content_type is not None:
         require("content_type", protocol)
+    elif isinstance(body, JsonBody) and protocol in FEATURES["content_type"]:
+        content_type = body.content_type
     if retain:
         require("retain", protocol)
     return Options(headers, content_type, retain)

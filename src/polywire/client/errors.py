@@ -41,6 +41,27 @@ class Refused(ClientError):
         self.temporary = temporary
 
 
+class TooLarge(Refused):
+    """A message is larger than the peer, or ``max_size``, allows. ``size`` is its body's, ``limit`` None if unknown."""
+
+    def __init__(self, size: int, limit: int | None = None, detail: str = "") -> None:
+        allowed = "the peer allows" if limit is None else f"the {limit} allowed"
+        super().__init__(f"the message has {size} bytes, more than {allowed}" + (f" ({detail})" if detail else ""))
+        self.size = size
+        self.limit = limit
+
+
+class PatternError(ClientError, ValueError):
+    """A pattern has another protocol's wildcards. ``suggestion`` is the pattern with ours."""
+
+    def __init__(self, pattern: str, suggestion: str) -> None:
+        super().__init__(
+            f"{pattern!r} has MQTT's wildcards; here * is one level and a last ** any number of them: {suggestion!r}"
+        )
+        self.pattern = pattern
+        self.suggestion = suggestion
+
+
 class Unfinished(ClientError):
     """Something was not carried through. ``sent`` tells how far it came."""
 
@@ -52,7 +73,17 @@ class Unfinished(ClientError):
 
 
 class ConnectionLost(Unfinished):
-    """The connection ended before it was done."""
+    """The connection ended before it was done. ``too_large``: the peer ended it because of a message's size.
+
+    ``limit`` is the size it allows then, None if it did not say.
+    """
+
+    def __init__(
+        self, reason: str, *, sent: bool | None = None, too_large: bool = False, limit: int | None = None
+    ) -> None:
+        super().__init__(reason, sent=sent)
+        self.too_large = too_large
+        self.limit = limit
 
 
 class Closed(Unfinished):
@@ -75,13 +106,13 @@ class BufferFull(Unfinished):
 
 
 class Overrun(Unfinished):
-    """A subscription was ended: ``waiting`` messages were not taken while a reply was awaited that stood behind more.
+    """A subscription was ended: ``waiting`` messages were not taken while an answer was awaited behind them.
 
-    Its reader waited for that reply, most likely. Let another connection carry one of the two, or raise ``limit``.
+    Read every subscription you have, let another connection carry one of the two, or raise ``limit``.
     """
 
     def __init__(self, waiting: int) -> None:
-        super().__init__(f"{waiting} messages waited, and none was taken while a reply was awaited behind them")
+        super().__init__(f"{waiting} messages waited, and none was taken while an answer was awaited behind them")
         self.waiting = waiting
 
 

@@ -2,8 +2,8 @@
 
 A full inbox makes its connection stop reading, so that the peer feels it, and memory does not grow. All inboxes of a
 connection share an ``Intake``, which pauses and resumes the link. While an acknowledgement or a reply is awaited,
-reading goes on for a while beyond the bound: whoever waits for it may be the very reader of the full inbox. Where even
-that is passed and nothing is taken for long, that is certain enough, and the inbox is ended with an error.
+reading goes on, beyond the bound: a subscription that nobody reads must not keep its program from publishing. An inbox
+that has many times its bound by then, and from which nothing was taken for a while, is ended with an error.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ OCTETS: Final = 32 * 1024 * 1024
 BEYOND: Final = 16
 """How many times that it may hold while a reply is awaited."""
 
-STALL_TIME: Final = 20.0
-"""Seconds without a message taken after which a reader counts as one that waits for what stands behind its messages."""
+STALL_TIME: Final = 5.0
+"""Seconds without a message taken after which nobody is believed to read a full inbox."""
 
 log = logging.getLogger("polywire.client")
 
@@ -45,10 +45,7 @@ class Intake:
         self._replies = 0
         self._link: Link | None = None
         self._stalled: asyncio.TimerHandle | None = None
-        self._taken = 0
         self.paused = False
-        self.taken = 0
-        """How many messages were taken from inboxes that were full."""
 
     @property
     def strained(self) -> bool:
@@ -78,10 +75,11 @@ class Intake:
     def decide(self) -> None:
         """Read, or don't."""
         pause = bool(self._full)
-        stuck = False
+        stuck: list[Inbox[object]] = []
         if pause and (self._replies > 0 or self._owed()):
-            pause = stuck = any(inbox.overfull for inbox in self._full)
-        self._watch(stuck=stuck and self._link is not None)
+            stuck = self._unread()
+            pause = bool(stuck)
+        self._watch(stuck if self._link is not None else [])
         if pause != self.paused and self._link is not None:
             self.paused = pause
             if pause:
@@ -89,21 +87,30 @@ class Intake:
             else:
                 self._link.resume_reading()
 
-    def _watch(self, *, stuck: bool) -> None:
-        """A reply is awaited and can't be read: give the readers some time."""
+    def _unread(self) -> "list[Inbox[object]]":
+        """The inboxes that keep a reply from being read and whose readers have some time left; the others end here."""
+        now = asyncio.get_running_loop().time()
+        stuck = []
+        for inbox in [inbox for inbox in self._full if inbox.overfull]:
+            if now - inbox.last_taken < STALL_TIME:
+                stuck.append(inbox)
+                continue
+            log.warning("a subscription is ended: %d messages wait in it, and nobody reads them", len(inbox))
+            self._full.discard(inbox)
+            inbox.overrun()
+        return stuck
+
+    def _watch(self, stuck: "list[Inbox[object]]") -> None:
+        """Look again when the time of the first reader is up."""
         if stuck and self._stalled is None:
-            self._taken = self.taken
-            self._stalled = asyncio.get_running_loop().call_later(STALL_TIME, self._stall)
+            due = min(inbox.last_taken for inbox in stuck) + STALL_TIME
+            self._stalled = asyncio.get_running_loop().call_at(due, self._stall)
         elif not stuck and self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
 
     def _stall(self) -> None:
         self._stalled = None
-        if self.taken == self._taken:
-            for inbox in [inbox for inbox in self._full if inbox.overfull]:
-                log.warning("a subscription is ended: its reader waits for what stands behind its messages")
-                inbox.overrun()
         self.decide()
 
 
@@ -123,6 +130,8 @@ class Inbox(Generic[Item]):
         self._closed = False
         self._error: Exception | None = None
         self._on_close = on_close
+        self.last_taken = 0.0
+        """When something was taken from it last, or it became full; only while it is full."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -169,8 +178,7 @@ class Inbox(Generic[Item]):
         self._octets = 0
         self._mark()
         self._wake()
-        if self._on_close is not None:
-            self._on_close()
+        self._end()
 
     @property
     def taking(self) -> bool:
@@ -182,6 +190,7 @@ class Inbox(Generic[Item]):
         self._over = True
         self.fail(Overrun(len(self._items)))
         self._mark()
+        self._end()
 
     def fail(self, error: Exception | None) -> None:
         """No more will come. What waits can still be read; then iterating ends, or raises ``error``."""
@@ -210,9 +219,15 @@ class Inbox(Generic[Item]):
         self._octets -= self._octets // len(self._items)
         item = self._items.popleft()
         if self._marked:
-            self._intake.taken += 1
+            self.last_taken = asyncio.get_running_loop().time()
             self._mark()
         return item
+
+    def _end(self) -> None:
+        """Nothing more is wanted from the peer."""
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
 
     def _came(self) -> None:
         self._wake()
@@ -229,6 +244,8 @@ class Inbox(Generic[Item]):
             return
         marked = self.full
         if marked != self._marked or self.overfull:
+            if marked and not self._marked:
+                self.last_taken = asyncio.get_running_loop().time()
             self._marked = marked
             self._intake.changed(self)  # type: ignore[arg-type] # as above
 

@@ -67,6 +67,8 @@ class Link:
         self.leftover: list[bytes] = []
         self.too_big = False
         """Whether it is closed because of a message that was too big; a WebSocket has a closing code for that."""
+        self.peer_says_too_large = False
+        """Whether the peer closed it for that reason."""
         self.passed = 0
         """How many octets were passed on so far."""
         self.heard = 0

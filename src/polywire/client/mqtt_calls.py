@@ -13,7 +13,7 @@ from typing import Final
 from polywire.client.adapter import Handler, answered
 from polywire.client.errors import CallFailed, Timeout
 from polywire.client.features import require
-from polywire.client.message import Message, Request, octets
+from polywire.client.message import Message, Request
 from polywire.protocols.mqtt.client import Client
 from polywire.protocols.mqttrpc.client import Caller
 from polywire.protocols.mqttrpc.errors import HANDLER_FAILED, RpcError
@@ -119,7 +119,7 @@ class Offered:
         except CallFailed as error:
             code = error.code if error.code > 0 else HANDLER_FAILED.code
             raise RpcError(code, error.tag, error.text, round((error.retry_after or 0) * 1000)) from error
-        return found.body if isinstance(found, Message) else octets(found)
+        return found.body
 
     def many(self, method: str, requests: AsyncIterator[bytes], /) -> AsyncIterator[tuple[bytes, bool]]:
         """There are none."""

@@ -1,14 +1,12 @@
 """The one face over FMQP: topics, cache, demand and queues. FMQP has no acknowledgements: what is published is sent."""
 
-from collections.abc import Awaitable
-
 from polywire.client.adapter import Adapter, Options, Settings, Source
 from polywire.client.address import Address
-from polywire.client.errors import Timeout
+from polywire.client.errors import Closed, Timeout
 from polywire.client.features import require
 from polywire.client.inbox import Inbox
 from polywire.client.message import NO_HEADERS, Demand, Message
-from polywire.client.receipt import Promise
+from polywire.client.receipt import Receipt
 from polywire.client.source import Item, Own, Reading
 from polywire.protocols.fmqp.client import ANSWER_TIME, Client
 from polywire.protocols.fmqp.frames import Publication
@@ -30,7 +28,7 @@ class FmqpAdapter(Adapter):
         """Whether there is a live connection now."""
         return self.client.connected
 
-    def publish(self, channel: str, body: bytes, options: Options) -> Awaitable[Promise]:
+    def publish(self, channel: str, body: bytes, options: Options) -> Receipt:
         """Publish to a topic. An empty body clears the cache, with ``retain``, and is nothing otherwise."""
         if not body and not options.retain:
             require("an empty body", self.protocol)
@@ -41,7 +39,7 @@ class FmqpAdapter(Adapter):
         listening = self.client.subscribe(_topic(pattern), limit=limit)
         return await self._settled(listening, Reading(listening, _message))
 
-    def put(self, queue: str, body: bytes, options: Options) -> Awaitable[Promise]:
+    def put(self, queue: str, body: bytes, options: Options) -> Receipt:
         """Put into a queue."""
         return self.publish(QUEUE + queue, body, options)
 
@@ -68,6 +66,11 @@ class FmqpAdapter(Adapter):
                 await self.client.settled(ANSWER_TIME)
         except Timeout:
             pass  # it is subscribed once there is a connection, or was, by a broker that does not tell
+        except Closed as closed:
+            if closed.__cause__ is not None:
+                inbox.close()
+                raise
+            # Its own program closed the client meanwhile: iterating just ends.
         except BaseException:
             inbox.close()
             raise
@@ -82,6 +85,8 @@ async def connect(address: Address, settings: Settings) -> FmqpAdapter:
         connect_time=settings.connect_time,
         backoff=settings.backoff,
         buffer=settings.buffer,
+        on_disconnect=settings.on_disconnect,
+        on_reconnect=settings.on_reconnect,
     )
     await client.start()
     return FmqpAdapter(client)

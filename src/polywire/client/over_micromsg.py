@@ -112,7 +112,7 @@ class MicromsgAdapter(PeerAdapter[MicromsgConnection]):
 
     async def consume(self, queue: str, limit: int) -> Source[Message]:
         """Take from a queue, on a connection of its own."""
-        adapter = MicromsgAdapter(self.address, self.settings)
+        adapter = MicromsgAdapter(self.address, self.settings.quiet())
         await adapter.start()
         try:
             source = await adapter.subscribe(QUEUE + queue, limit)

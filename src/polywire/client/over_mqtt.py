@@ -5,14 +5,13 @@ wants acknowledgements in order, so that a job that takes long would hold everyt
 """
 
 import asyncio
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from polywire.client.adapter import Adapter, Handler, Options, Settings, Source
 from polywire.client.address import Address
 from polywire.client.features import require
 from polywire.client.message import NO_HEADERS, Message
-from polywire.client.receipt import Promise
+from polywire.client.receipt import Receipt
 from polywire.client.source import Reading
 from polywire.protocols.mqtt.client import Client
 from polywire.protocols.mqtt.listening import Consuming
@@ -42,7 +41,7 @@ class MqttAdapter(Adapter):
         """Whether there is a live connection now."""
         return self.client.connected
 
-    def publish(self, channel: str, body: bytes, options: Options) -> Awaitable[Promise]:
+    def publish(self, channel: str, body: bytes, options: Options) -> Receipt:
         """Publish to a topic."""
         if "+" in channel or "#" in channel:
             require("a name with + or #", self.protocol)
@@ -53,14 +52,14 @@ class MqttAdapter(Adapter):
         listening = await self.client.subscribe(topic_filter(pattern), qos=self._qos, limit=limit)
         return Reading(listening, _message)
 
-    def put(self, queue: str, body: bytes, options: Options) -> Awaitable[Promise]:
+    def put(self, queue: str, body: bytes, options: Options) -> Receipt:
         """Put into a queue."""
         return self.publish(QUEUE + queue, body, options)
 
     async def consume(self, queue: str, limit: int) -> Source[Message]:
         """Take from a queue. A message is its consumer's once that has acknowledged it."""
         name = topic_filter(QUEUE + queue)
-        client = _client(self.client.address, self._settings, None)
+        client = _client(self.client.address, self._settings.quiet(), None)
         consumer = Consumer(client, self._consumers)
         try:
             await client.start()
@@ -161,4 +160,6 @@ def _client(address: Address, settings: Settings, client_id: str | None) -> Clie
         connect_time=settings.connect_time,
         backoff=settings.backoff,
         buffer=settings.buffer,
+        on_disconnect=settings.on_disconnect,
+        on_reconnect=settings.on_reconnect,
     )

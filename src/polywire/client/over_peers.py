@@ -16,7 +16,7 @@ from polywire.client.connection import Connection, Publication
 from polywire.client.errors import Closed, ConnectionLost, Refused, Timeout
 from polywire.client.message import Message
 from polywire.client.posting import Done, Posting
-from polywire.client.receipt import Promise
+from polywire.client.receipt import Promise, Receipt
 from polywire.client.reconnect import Keeper
 from polywire.client.renewed import Renewed
 
@@ -74,7 +74,14 @@ class PeerAdapter(Adapter, Generic[C]):
         self._posting: Posting[Publication] = Posting(
             self._send, self._room, limit=settings.buffer, window=window, promise=self._promise
         )
-        self._keeper = Keeper(str(address), self._open, settings.backoff, self._gave_up)
+        self._keeper = Keeper(
+            str(address),
+            self._open,
+            settings.backoff,
+            self._gave_up,
+            on_disconnect=settings.on_disconnect,
+            on_reconnect=settings.on_reconnect,
+        )
 
     @property
     def connected(self) -> bool:
@@ -85,11 +92,12 @@ class PeerAdapter(Adapter, Generic[C]):
         """The first connection."""
         await self._keeper.start()
 
-    def publish(self, channel: str, body: bytes, options: Options) -> Awaitable[Promise]:
+    def publish(self, channel: str, body: bytes, options: Options) -> Receipt:
         """Publish to a topic."""
-        return self._posting.post(Publication(channel, body, options), len(channel) + len(body))
+        size = len(body)
+        return self._posting.post(Publication(channel, body, options), len(channel) + size, size=size, channel=channel)
 
-    def put(self, queue: str, body: bytes, options: Options) -> Awaitable[Promise]:
+    def put(self, queue: str, body: bytes, options: Options) -> Receipt:
         """Put into a queue."""
         return self.publish(QUEUE + queue, body, options)
 
@@ -160,7 +168,7 @@ class PeerAdapter(Adapter, Generic[C]):
 
     def lost(self, error: ConnectionLost) -> None:
         """The connection has ended."""
-        self._posting.pause()
+        self._posting.pause(error if self._keeper.closed is None else None)
         self._connection = None
         self._keeper.lost(error)
 

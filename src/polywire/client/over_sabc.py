@@ -9,7 +9,7 @@ from polywire.client.adapter import Handler, Options, Settings, answered
 from polywire.client.address import Address
 from polywire.client.connection import PeerConnection, Publication
 from polywire.client.errors import CallFailed, ConnectionLost, Refused
-from polywire.client.message import Header, Message, Request, octets
+from polywire.client.message import Header, Message, Request
 from polywire.client.over_peers import PeerAdapter
 from polywire.client.posting import Done
 from polywire.protocols.sabc.assembly import Whole
@@ -68,12 +68,11 @@ class SabcConnection(PeerConnection[Peer]):
     async def offer(self, service: str, handler: Handler) -> None:
         """Offer a service."""
 
-        async def answer(request: Request) -> bytes | Reply:
+        async def answer(request: Request) -> Reply:
             try:
-                found = await answered(handler, request)
+                return replying(await answered(handler, request))
             except CallFailed as error:
                 raise Failure(error.code, error.text) from error
-            return replying(found) if isinstance(found, Message) else octets(found)
 
         try:
             await self._hub.serve(service, answer)

@@ -10,7 +10,7 @@ from polywire.client.adapter import Handler, Options, Settings, answered
 from polywire.client.address import Address
 from polywire.client.connection import PeerConnection, Publication
 from polywire.client.errors import AttachmentFailed, CallFailed, Refused
-from polywire.client.message import NO_HEADERS, Header, Message, Request, octets
+from polywire.client.message import NO_HEADERS, Header, Message, Request
 from polywire.client.over_peers import PeerAdapter
 from polywire.client.posting import Done
 from polywire.protocols.umq.client import credentials, open_peer
@@ -57,7 +57,10 @@ class UmqStream:
                 break
             except AttachmentFailed as error:  # on every other protocol it would not have come at all
                 log.warning("a message was dropped, its body failed: %s", error.reason)
-        return Message(found.channel, found.body, found.headers, found.content_type, attachments=found.attachments)
+        when = dt.datetime.fromtimestamp(found.ts / 1000, dt.UTC) if found.ts else None
+        return Message(
+            found.channel, found.body, found.headers, found.content_type, attachments=found.attachments, timestamp=when
+        )
 
     async def leave(self) -> None:
         """Want no more."""
@@ -100,7 +103,7 @@ class UmqConnection(PeerConnection[Peer]):
             except CallFailed as error:
                 code = CODES.get(error.code)
                 raise (RpcException(error.text) if code is None else RpcException.of(code, error.text)) from error
-            return found.body if isinstance(found, Message) else octets(found)
+            return found.body
 
         try:
             await self._hub.serve(service, answer)

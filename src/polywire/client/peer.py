@@ -10,6 +10,7 @@ from typing import Protocol
 from polywire.client.errors import ConnectionLost
 from polywire.client.inbox import Intake
 from polywire.client.link import Link
+from polywire.client.reconnect import Callbacks, OnDisconnect
 from polywire.errors import PolywireError
 
 
@@ -21,11 +22,19 @@ class WayOut(Protocol):
 
 
 class LivePeer:
-    """One side of a connection. ``on_lost`` is called at its end, ``on_room`` when what was written was passed on."""
+    """One side of a connection. ``on_lost`` is called at its end, ``on_room`` when what was written was passed on.
+
+    ``on_disconnect`` is the program's: called with the reason, unless it was this side that closed the connection.
+    """
 
     def __init__(self, way_out: WayOut, intake: Intake) -> None:
         self.on_lost: Callable[[ConnectionLost], None] | None = None
         self.on_room: Callable[[], None] | None = None
+        self.on_disconnect: OnDisconnect | None = None
+        self.closed_here = False
+        self._callbacks = Callbacks()
+        self._too_large = False  # what the other side says of a message of ours
+        self._limit: int | None = None
         self._way_out = way_out
         self._way_in = intake
         self._loop = asyncio.get_running_loop()
@@ -72,10 +81,15 @@ class LivePeer:
         """The connection has ended."""
         ending = "the connection ended" if error is None else f"the connection broke: {error}"
         reason = self._way_out.reason or ending
+        link = self._way_out.link
+        too_large = self._too_large or (link is not None and link.peer_says_too_large)
         self._end_all(reason)
         self._not_opened(ConnectionLost(reason))
+        lost = ConnectionLost(reason, too_large=too_large, limit=self._limit)
         if self.on_lost is not None:
-            self.on_lost(ConnectionLost(reason))
+            self.on_lost(lost)
+        if not self.closed_here:
+            self._callbacks.call(self.on_disconnect, lost)
         if not self._ended.done():
             self._ended.set_result(None)
 

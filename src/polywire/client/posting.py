@@ -1,15 +1,16 @@
 """Messages that their peer acknowledges: sent within a window, kept while there is no connection.
 
 What was sent and not acknowledged when a connection is lost is sent again on the next one: each message arrives at
-least once, or its receipt says that it may not have.
+least once, or its receipt says that it may not have. A message that ends the connection each time it is sent is not
+sent for ever: it fails, and those behind it go on.
 """
 
 import asyncio
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
-from polywire.client.errors import BufferFull, Closed, ConnectionLost
+from polywire.client.errors import BufferFull, Closed, ConnectionLost, Refused, TooLarge
 from polywire.client.receipt import Promise, Receipt
 
 FIRST: Final = 16
@@ -21,20 +22,88 @@ A connection that breaks over and over, say because something on its way can't t
 OVERHEAD: Final = 64
 """Octets a waiting message counts beside its own."""
 
+RIGHT_AFTER: Final = 30.0
+"""Seconds after the last message was sent in which the end of the connection may be that message's doing."""
+
+LARGE: Final = 64 * 1024
+"""Bytes from which a message's size is the likely reason that a server closed the connection."""
+
+TOGETHER: Final = 4
+"""Connections that may end with a message in flight, among others, before it is sent alone; a large one: 1."""
+
+ALONE: Final = 4
+"""Connections that may end with nothing but a message in flight before it fails; with a large one: 2."""
+
+UNSTABLE: Final = 4
+"""How many more, at most, where connections were seen to end for other reasons."""
+
+Key = TypeVar("Key")
 What = TypeVar("What")
 Done = Callable[[Exception | None], None]
 """Told what became of a message: None where the peer has it."""
 
 
+class Suspicion(Generic[Key]):
+    """Finds the message that ends the connection each time it is sent, by looking at what was in flight at each end.
+
+    Each message that was in flight at the ends of several connections is a ``suspect``, to be sent alone. One that was
+    alone at the ends of several is the culprit. An unstable network looks much the same, so it takes more of them for a
+    small message, and more again where messages that were alone got through later.
+    """
+
+    def __init__(self) -> None:
+        self._endings: dict[Key, int] = {}
+        self._alone: dict[Key, int] = {}
+        self._unstable = 0
+
+    def suspect(self, key: Key) -> bool:
+        """Whether this message must be sent alone."""
+        return bool(self._endings) and (key in self._alone or self._endings.get(key, 0) >= TOGETHER)
+
+    def forget(self, key: Key, *, acknowledged: bool = False) -> None:
+        """It was acknowledged, or given up."""
+        if self._endings:
+            self._endings.pop(key, None)
+            if self._alone.pop(key, 0) and acknowledged:
+                self._unstable = min(UNSTABLE, self._unstable + 1)
+
+    def ended(self, in_flight: Sequence[tuple[Key, int]], seconds: float) -> Key | None:
+        """A connection has ended, so many seconds after the last message was sent. The culprit, if it is certain.
+
+        ``in_flight`` are the messages that were, each with the size of its body.
+        """
+        for each, _ in in_flight:
+            self._endings[each] = self._endings.get(each, 0) + 1
+        if not in_flight or seconds > RIGHT_AFTER:
+            return None
+        key, size = max(in_flight, key=lambda each: each[1])
+        if len(in_flight) > 1:
+            if size >= LARGE:
+                self._endings[key] = TOGETHER
+            return None
+        self._alone[key] = self._alone.get(key, 0) + 1
+        enough = (2 if size >= LARGE else ALONE) + self._unstable
+        return key if self._alone[key] >= enough else None
+
+
+def closed_each_time(size: int) -> Refused:
+    """The error of a message that ended each connection it was sent on."""
+    return Refused(
+        f"the server closed the connection each time this message of {size} bytes was sent; "
+        "it may be larger than the server allows"
+    )
+
+
 class _Post(Generic[What]):
-    """One message. ``turn`` tells the sendings of it apart: only the last one counts."""
+    """One message, with a body of ``size`` bytes. ``turn`` tells the sendings of it apart: only the last one counts."""
 
-    __slots__ = ("octets", "receipt", "sent", "turn", "what", "withdrawn")
+    __slots__ = ("octets", "receipt", "sent", "size", "turn", "what", "withdrawn")
 
-    def __init__(self, what: What, octets: int) -> None:
+    def __init__(self, what: What, octets: int, size: int, channel: str) -> None:
         self.what = what
         self.octets = octets
-        self.receipt = Receipt()
+        self.size = size
+        self.receipt = Receipt(channel=channel)
         self.turn = 0
         self.sent = False
         self.withdrawn = False
@@ -64,6 +133,9 @@ class Posting(Generic[What]):
         self._waiting: collections.deque[_Post[What]] = collections.deque()
         self._under_way: dict[int, _Post[What]] = {}
         self._turns = 0
+        self._suspicion: Suspicion[_Post[What]] = Suspicion()
+        self._alone = False  # one is under way that must be alone
+        self._last_sent = 0.0
         self._up = False
         self._closed: Exception | None = None
         self._settled: list[asyncio.Future[None]] = []
@@ -73,13 +145,16 @@ class Posting(Generic[What]):
         """How many messages are not acknowledged."""
         return len(self._waiting) + len(self._under_way)
 
-    def post(self, what: What, octets: int) -> Receipt:
-        """Send a message, or keep it. Raises ``BufferFull``, and what ``send`` raises for one that can't be sent."""
+    def post(self, what: What, octets: int, *, size: int = 0, channel: str = "") -> Receipt:
+        """Send a message, or keep it. Raises ``BufferFull``, and what ``send`` raises for one that can't be sent.
+
+        ``size`` is that of its body, and ``channel`` where it goes: for what is reported if it fails.
+        """
         if self._closed is not None:
             raise self._closed
         if self.octets + octets > self._limit and len(self):
             raise BufferFull(self.octets, self._limit)
-        post = _Post(what, octets + OVERHEAD)
+        post = _Post(what, octets + OVERHEAD, size, channel)
         self.octets += post.octets
         if self._waiting or not self._may_send():
             self._waiting.append(post)
@@ -99,19 +174,29 @@ class Posting(Generic[What]):
         self._allowed = min(FIRST, self._window)
         self.pump()
 
-    def pause(self) -> None:
-        """There is none: what is under way goes to the front of the line."""
-        self._up = False
-        again = [post for post in self._under_way.values() if not post.withdrawn]
-        for post in self._under_way.values():
-            if post.withdrawn:
-                self.octets -= post.octets
+    def pause(self, lost: ConnectionLost | None = None) -> None:
+        """There is none: what is under way goes to the front of the line, but for the message that ended it."""
+        self._up = self._alone = False
+        under_way = list(self._under_way.values())
         self._under_way.clear()
+        if lost is not None and under_way:
+            self._blame(lost, under_way)
+        again = []
+        for post in under_way:
+            if post.withdrawn or post.receipt.done:
+                self.octets -= post.octets
+                self._suspicion.forget(post)
+            else:
+                again.append(post)
         self._waiting.extendleft(reversed(again))
+        if under_way and not len(self):
+            self._tell()
 
     def pump(self) -> None:
         """Send what waits, as far as the connection takes it."""
         while self._waiting and self._may_send():
+            if self._under_way and self._suspicion.suspect(self._waiting[0]):
+                return
             post = self._waiting.popleft()
             if post.withdrawn:
                 continue
@@ -139,16 +224,31 @@ class Posting(Generic[What]):
             await waiter
 
     def _may_send(self) -> bool:
-        return self._up and len(self._under_way) < self._allowed and self._room()
+        return self._up and not self._alone and len(self._under_way) < self._allowed and self._room()
+
+    def _blame(self, lost: ConnectionLost, under_way: Sequence[_Post[What]]) -> None:
+        """Fail the message that ended the connection, where it is known which one did."""
+        if lost.too_large:
+            # Where any of them is too large, the largest is.
+            culprit = max(under_way, key=lambda post: post.size)
+            culprit.receipt.fail(TooLarge(culprit.size, lost.limit, lost.reason))
+            return
+        sizes = [(post, post.size) for post in under_way]
+        found = self._suspicion.ended(sizes, asyncio.get_running_loop().time() - self._last_sent)
+        if found is not None:
+            found.receipt.fail(closed_each_time(found.size))
 
     def _give(self, post: _Post[What]) -> None:
         self._turns += 1
         turn = post.turn = self._turns
         self._under_way[turn] = post
+        self._alone = self._suspicion.suspect(post)
+        self._last_sent = asyncio.get_running_loop().time()
         try:
             self._send(post.what, lambda problem: self._done(turn, problem))
         except BaseException:
             self._under_way.pop(turn, None)
+            self._alone = False
             raise
         post.sent = True
 
@@ -158,6 +258,8 @@ class Posting(Generic[What]):
         post = self._under_way.pop(turn, None)
         if post is None:
             return
+        self._alone = False
+        self._suspicion.forget(post, acknowledged=problem is None)
         if self._allowed < self._window:
             self._allowed += 1
         if problem is None:
@@ -172,12 +274,14 @@ class Posting(Generic[What]):
         if not len(self):
             self._tell()
 
-    def _withdraw(self, post: _Post[What]) -> None:
-        """Whoever awaited it was cancelled: it is not sent where it was not, and not again where it was."""
+    def _withdraw(self, post: _Post[What]) -> bool:
+        """Nobody awaits it any more: it is not sent where it was not, and not again where it was. Whether it was."""
         post.withdrawn = True
         if post in self._waiting:
             self._waiting.remove(post)
+            self._suspicion.forget(post)
             self._gone(post)
+        return post.sent
 
     def _tell(self) -> None:
         waiting, self._settled = self._settled, []

@@ -29,6 +29,46 @@ OVERHEAD: Final = 64
 
 log = logging.getLogger("polywire.client")
 
+OnDisconnect = Callable[[ConnectionLost], object]
+"""Called when a connection is lost, with the reason; a coroutine function is run as a task."""
+
+OnReconnect = Callable[[], object]
+"""Called when there is a connection again; as above."""
+
+
+class Callbacks:
+    """Calls a program's functions, coroutine functions as tasks. What they raise is logged."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Future[object]] = set()
+
+    def call(self, callback: Callable[..., object] | None, *arguments: object) -> None:
+        """Call one, if there is one."""
+        if callback is None:
+            return
+        try:
+            outcome = callback(*arguments)
+        except Exception:
+            log.exception("a callback failed")
+            return
+        if isinstance(outcome, Awaitable):
+            task: asyncio.Future[object] = asyncio.ensure_future(outcome)
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        """Cancel what still runs, but for the caller's own task."""
+        running = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+
+    def _ended(self, task: "asyncio.Future[object]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a callback failed", exc_info=task.exception())
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -75,11 +115,11 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, what: object, octets: int) -> Receipt:
+    def add(self, what: object, octets: int, channel: str = "") -> Receipt:
         """Keep one more, or raise ``BufferFull``. Cancelling whoever awaits its receipt takes it out again."""
         if self.octets + octets > self._limit and self._entries:
             raise BufferFull(self.octets, self._limit)
-        receipt = Receipt()
+        receipt = Receipt(channel=channel)
         entry = Entry(what, octets + OVERHEAD, receipt)
         receipt.withdraw = lambda: self._withdraw(entry)
         self._entries.append(entry)
@@ -112,18 +152,19 @@ class Backlog:
             if entry.receipt is not None and not entry.withdrawn:
                 entry.receipt.fail(error)
 
-    def _withdraw(self, entry: Entry) -> None:
+    def _withdraw(self, entry: Entry) -> bool:
         if not entry.withdrawn:
             entry.withdrawn = True
             self.octets -= entry.octets
             entry.what = None
+        return False
 
 
 class Keeper:
     """Opens a connection, and opens it again whenever it is lost.
 
     ``open_`` makes one attempt. ``on_give_up`` is told when there will be no further one: the peer refused for good,
-    the time is up, or ``backoff`` is None.
+    the time is up, or ``backoff`` is None. ``on_disconnect`` and ``on_reconnect`` are the program's.
     """
 
     def __init__(
@@ -132,8 +173,14 @@ class Keeper:
         open_: Callable[[], Awaitable[None]],
         backoff: Backoff | None,
         on_give_up: Callable[[Closed], None],
+        *,
+        on_disconnect: OnDisconnect | None = None,
+        on_reconnect: OnReconnect | None = None,
     ) -> None:
         self._name = name
+        self._on_disconnect = on_disconnect
+        self._on_reconnect = on_reconnect
+        self._callbacks = Callbacks()
         self._open = open_
         self._backoff = backoff
         self._on_give_up = on_give_up
@@ -162,6 +209,7 @@ class Keeper:
             self._give_up(error or ConnectionLost("the peer closed the connection"))
         else:
             self._task = loop.create_task(self._again(self._backoff))
+        self._callbacks.call(self._on_disconnect, _reason(error))
 
     async def up(self) -> None:
         """Wait until there is a connection. Raises ``Closed`` where there will be none."""
@@ -186,6 +234,7 @@ class Keeper:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
+        await self._callbacks.close()
 
     async def _again(self, backoff: Backoff) -> None:
         loop = asyncio.get_running_loop()
@@ -211,6 +260,7 @@ class Keeper:
             else:
                 self._up()
                 log.info("%s: connected again", self._name)
+                self._callbacks.call(self._on_reconnect)
                 return
 
     def _up(self) -> None:
@@ -222,6 +272,7 @@ class Keeper:
         closed = Closed(f"{self._name}: the connection is gone for good: {error}")
         closed.__cause__ = error
         self.closed = closed
+        log.warning("%s; what waited to be sent is dropped", closed.reason)
         self._wake()
         self._on_give_up(closed)
 
@@ -229,3 +280,12 @@ class Keeper:
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _reason(error: Exception | None) -> ConnectionLost:
+    """Why a connection was lost, however the link puts it."""
+    if isinstance(error, ConnectionLost):
+        return error
+    lost = ConnectionLost("the peer closed the connection" if error is None else f"the connection broke: {error}")
+    lost.__cause__ = error
+    return lost

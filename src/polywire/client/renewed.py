@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from polywire.client.errors import Closed, ConnectionLost
+from polywire.client.errors import Closed, ConnectionLost, Overrun
 
 Item_co = TypeVar("Item_co", covariant=True)
 Item = TypeVar("Item")
@@ -56,6 +56,9 @@ class Renewed(Generic[Item]):
             stream = self._streams[0]
             try:
                 return await stream.__anext__()
+            except Overrun:
+                self._closed(self)  # it has ended, and is not to be renewed
+                raise
             except ConnectionLost:
                 if self._streams and self._streams[0] is stream:
                     self._streams.popleft()

@@ -74,6 +74,7 @@ class WebSocketLink(Link, WSListener):
         error: Exception | None = None
         if closing is not None and closing.recv is not None:
             code = closing.recv.code.value
+            self.peer_says_too_large = code == WSCloseCode.MESSAGE_TOO_BIG.value
             if code not in {0, WSCloseCode.OK.value, WSCloseCode.GOING_AWAY.value}:
                 error = WebSocketError(f"the peer closed: {closing.recv.reason or 'no reason given'}", code)
         elif closing is not None and closing.sent is not None and closing.sent.code is not WSCloseCode.OK:

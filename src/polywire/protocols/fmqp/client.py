@@ -19,9 +19,10 @@ from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import Closed, ConnectFailed, ConnectionLost, Timeout
 from polywire.client.inbox import LIMIT, Intake
 from polywire.client.link import CLOSE_TIME, Link
+from polywire.client.message import Body, octets
 from polywire.client.opening import Opening
 from polywire.client.receipt import SENT, Promise, Receipt
-from polywire.client.reconnect import BACKOFF, BUFFER, Backlog, Backoff, Entry, Keeper
+from polywire.client.reconnect import BACKOFF, BUFFER, Backlog, Backoff, Entry, Keeper, OnDisconnect, OnReconnect
 from polywire.protocols.fmqp.frames import (
     CACHE,
     DEBUG,
@@ -54,12 +55,16 @@ class Client:
         backoff: Backoff | None = BACKOFF,
         buffer: int = BUFFER,
         max_body: int = MAX_BODY,
+        on_disconnect: OnDisconnect | None = None,
+        on_reconnect: OnReconnect | None = None,
     ) -> None:
         self.address: Final = address
         self._tls = tls
         self._connect_time = connect_time
         self._max_body = max_body
-        self._keeper = Keeper(str(address), self._open, backoff, self._gave_up)
+        self._keeper = Keeper(
+            str(address), self._open, backoff, self._gave_up, on_disconnect=on_disconnect, on_reconnect=on_reconnect
+        )
         self._backlog = Backlog(buffer)
         self._link: Link | None = None
         self._direct: Link | None = None  # the link while nothing waits to go before what is published
@@ -89,30 +94,30 @@ class Client:
         """Connect for the first time. ``connect`` does it."""
         await self._keeper.start()
 
-    def publish(self, topic: str, body: bytes, *, cache: bool = False) -> Receipt:
+    def publish(self, topic: str, body: Body, *, cache: bool = False) -> Receipt:
         """Publish a message. With ``cache`` the broker keeps it for later subscribers.
 
         It is under way when this returns, or kept while there is no connection. Await the receipt to wait until it
         is sent, and for room where the connection is slow; ``BufferFull`` where too much waits already.
         """
-        data = publication(topic, body, CACHE if cache else 0)
+        data = publication(topic, octets(body), CACHE if cache else 0)
         link = self._direct
         if link is not None and not link.full:
             link.write(data)
             return SENT
-        return self._later(data)
+        return self._later(data, topic)
 
     def clear(self, topic: str) -> Receipt:
         """Have the broker forget the cached message of a topic."""
         return self.publish(topic, b"", cache=True)
 
-    def leave_will(self, topic: str, body: bytes, *, cache: bool = False) -> None:
+    def leave_will(self, topic: str, body: Body, *, cache: bool = False) -> None:
         """Have the broker publish this when the connection ends, however it ends.
 
         Each will is published, in the order in which they were left, also several for one topic; FMQP has no way to
         withdraw one. After a lost connection they are left again.
         """
-        data = publication(topic, body, LAST_WILL | (CACHE if cache else 0))
+        data = publication(topic, octets(body), LAST_WILL | (CACHE if cache else 0))
         self._wills.append(data)
         self._say(data)
 
@@ -247,11 +252,11 @@ class Client:
         if self._link is not None:
             self._link.write(data)
 
-    def _later(self, data: bytes) -> Receipt:
+    def _later(self, data: bytes, topic: str) -> Receipt:
         if self._keeper.closed is not None:
             raise self._keeper.closed.about(sent=False)
         self._direct = None
-        return self._backlog.add(data, len(data))
+        return self._backlog.add(data, len(data), topic)
 
     def _drain(self) -> None:
         """There is room: send what has waited, and let what comes go straight."""
@@ -279,17 +284,27 @@ def connect(
     backoff: Backoff | None = BACKOFF,
     buffer: int = BUFFER,
     max_body: int = MAX_BODY,
+    on_disconnect: OnDisconnect | None = None,
+    on_reconnect: OnReconnect | None = None,
 ) -> Opening[Client]:
     """A client of the broker at ``url``, connected: ``async with`` it, or await it and close it yourself.
 
     ``connect_time`` is for one attempt, ``backoff`` says how to come back (None: not at all), ``buffer`` octets may
-    wait to be sent. Who the client is, is told by its certificate in ``tls``.
+    wait to be sent. The client is identified by its certificate in ``tls``. ``on_disconnect`` and ``on_reconnect``
+    are as in ``polywire.connect``.
     """
     client_address = parse(url, protocol="fmqp")
 
     async def opened() -> Client:
         client = Client(
-            client_address, tls=tls, connect_time=connect_time, backoff=backoff, buffer=buffer, max_body=max_body
+            client_address,
+            tls=tls,
+            connect_time=connect_time,
+            backoff=backoff,
+            buffer=buffer,
+            max_body=max_body,
+            on_disconnect=on_disconnect,
+            on_reconnect=on_reconnect,
         )
         await client.start()
         return client

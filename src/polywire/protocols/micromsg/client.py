@@ -14,6 +14,7 @@ from polywire.client.address import Address, parse
 from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import ConnectFailed
 from polywire.client.opening import Opening
+from polywire.client.reconnect import OnDisconnect
 from polywire.protocols.micromsg.extensions import BATCH_ACK, KNOWN, PUB_SUB, X_AUTH, NamedExtension, batch_ack
 from polywire.protocols.micromsg.frames import CLIENT
 from polywire.protocols.micromsg.negotiation import Terms
@@ -40,12 +41,15 @@ def connect(
     tls: ssl.SSLContext | None = None,
     connect_time: float = DIAL_TIME,
     limits: Limits = DEFAULT_LIMITS,
+    on_disconnect: OnDisconnect | None = None,
 ) -> Opening[Peer]:
     """A connection to ``url``: ``async with`` it, or ``await`` it and close the peer yourself.
 
     ``required`` and ``optional`` name the extensions to ask for: ``ack``, ``batch-ack``, ``json``, ``dotnet``,
     ``pub-sub``, or a vendor's. ``Peer.agreement`` says what was agreed on. The user and password, or the token, of URL,
-    arguments or environment go as ``x-auth``. Raises ``ConnectFailed`` and ``Refused``.
+    arguments or environment go as ``x-auth``. Raises ``ConnectFailed`` and ``Refused``. ``on_disconnect``, perhaps a
+    coroutine function, is called with a ``ConnectionLost`` when the connection ends, unless this side closed it; a peer
+    does not come back.
     """
     address = parse(url, protocol="micromsg", user=user, password=password, token=token)
     terms = terms_of(address, identity, required, optional, window)
@@ -53,6 +57,7 @@ def connect(
     async def opened() -> Peer:
         peer = Peer(CLIENT, terms, handler, limits=limits)
         await open_peer(peer, address, tls=tls, connect_time=connect_time)
+        peer.on_disconnect = on_disconnect
         return peer
 
     return Opening(opened)

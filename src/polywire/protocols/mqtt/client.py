@@ -19,9 +19,10 @@ from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import Closed, ConnectFailed, ConnectionLost
 from polywire.client.inbox import LIMIT, Intake
 from polywire.client.link import CLOSE_TIME, Link
+from polywire.client.message import Body, octets
 from polywire.client.opening import Opening
 from polywire.client.receipt import Receipt
-from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, Keeper
+from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, Keeper, OnDisconnect, OnReconnect
 from polywire.protocols.mqtt.arriving import Arriving
 from polywire.protocols.mqtt.errors import RemoteProtocolError
 from polywire.protocols.mqtt.frames import MAX_PACKET, Decoder
@@ -53,13 +54,17 @@ class Client:
         buffer: int = BUFFER,
         window: int = WINDOW,
         max_packet: int = MAX_PACKET,
+        on_disconnect: OnDisconnect | None = None,
+        on_reconnect: OnReconnect | None = None,
     ) -> None:
         self.address: Final = address
         self._connect = greeting(address, client_id, clean_session, keep_alive, will)
         self._tls = tls
         self._connect_time = connect_time
         self._max_packet = max_packet
-        self._keeper = Keeper(str(address), self._open, backoff, self._gave_up)
+        self._keeper = Keeper(
+            str(address), self._open, backoff, self._gave_up, on_disconnect=on_disconnect, on_reconnect=on_reconnect
+        )
         self._link: Link | None = None
         self._connack: asyncio.Future[Connack] | None = None
         self._decoder = Decoder(role="client", max_packet=max_packet)
@@ -94,15 +99,17 @@ class Client:
         """Connect for the first time. ``connect`` does it."""
         await self._keeper.start()
 
-    def publish(self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False) -> Receipt:
+    def publish(self, topic: str, payload: Body, *, qos: int = 0, retain: bool = False) -> Receipt:
         """Publish a message. It is under way when this returns, or kept while there is no connection.
 
         Awaiting the receipt waits until it is sent with QoS 0, until it is acknowledged with QoS 1 and 2.
-        ``BufferFull`` where too much waits already.
+        ``BufferFull`` where too much waits already. MQTT 3.1.1 has no word for a message that the server does not want,
+        it just closes: one of QoS 1 or 2 that ends the connection each time it is sent raises ``Refused``.
         """
+        data = octets(payload, "payload")
         if self._keeper.closed is not None:
             raise self._keeper.closed.about(sent=False)
-        receipt = self._publishing.publish(topic, payload, qos, retain)
+        receipt = self._publishing.publish(topic, data, qos, retain)
         if qos and self._intake.strained:
             self._intake.decide()
         return receipt
@@ -270,13 +277,15 @@ def connect(
     buffer: int = BUFFER,
     window: int = WINDOW,
     max_packet: int = MAX_PACKET,
+    on_disconnect: OnDisconnect | None = None,
+    on_reconnect: OnReconnect | None = None,
 ) -> Opening[Client]:
     """A client of the server at ``url``, connected: ``async with`` it, or await it and close it yourself.
 
     Without ``clean_session`` the server keeps subscriptions and messages for this ``client_id`` while it is away.
     ``will`` is published when the connection ends without ``close``. ``connect_time`` is for one attempt, ``backoff``
     says how to come back (None: not at all), ``buffer`` octets may wait to be sent, ``window`` messages may be
-    unacknowledged at once.
+    unacknowledged at once. ``on_disconnect`` and ``on_reconnect`` are as in ``polywire.connect``.
     """
     address = parse(url, protocol="mqtt", user=user, password=password, token=token)
 
@@ -293,6 +302,8 @@ def connect(
             buffer=buffer,
             window=window,
             max_packet=max_packet,
+            on_disconnect=on_disconnect,
+            on_reconnect=on_reconnect,
         )
         await client.start()
         return client

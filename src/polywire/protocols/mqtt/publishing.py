@@ -1,13 +1,17 @@
 """What a client of MQTT publishes, from the call to the acknowledgement, over as many connections as that takes.
 
 With QoS 0 a message goes to the connection, or waits for one. With QoS 1 and 2 it takes a packet id, as many at once
-as the window allows, and is kept until it is acknowledged: a connection that ends before makes it go again.
+as the window allows, and is kept until it is acknowledged: a connection that ends before makes it go again. A message
+that ends the connection each time it is sent fails in the end: that is all a server can do about one it does not want.
 """
 
+import collections
+from time import monotonic
 from typing import Final
 
 from polywire.client.errors import Closed
 from polywire.client.link import Link
+from polywire.client.posting import Suspicion, closed_each_time
 from polywire.client.receipt import SENT, Promise, Receipt
 from polywire.client.reconnect import Backlog, Entry
 from polywire.protocols.mqtt.flows import Sender
@@ -32,17 +36,22 @@ class Publishing:
         self._direct: Link | None = None  # the link while nothing waits to go before what is published
         self._drained: Receipt | None = None
         self._exact: set[int] = set()  # ids of QoS 2
+        # What was unacknowledged at the end of a connection, and is to be sent again; with its id in a kept session.
+        self._again: collections.deque[tuple[Publish, Receipt]] = collections.deque()
+        self._suspicion: Suspicion[Receipt] = Suspicion()
+        self._alone: Receipt | None = None  # nothing else is sent until it is acknowledged
+        self._last_sent = 0.0
         self.sender = Sender()
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits, neither to be sent nor to be acknowledged."""
-        return not self._backlog and not self._receipts
+        return not self._backlog and not self._receipts and not self._again
 
     @property
     def awaiting(self) -> bool:
         """Whether an acknowledgement is to come."""
-        return bool(self._receipts)
+        return bool(self._receipts) or bool(self._again) or len(self._backlog) > 0
 
     def publish(self, topic: str, payload: bytes, qos: int, retain: bool) -> Receipt:
         """Send a message now, or keep it."""
@@ -53,30 +62,44 @@ class Publishing:
                 link.write(data)
                 return SENT
             self._direct = None
-            return self._backlog.add(data, len(data))
+            return self._backlog.add(data, len(data), topic)
         check_publication(topic, payload)
         frame = Publish(topic, payload, qos, retain)
         if link is not None and not link.full and self._may_begin(qos):
-            receipt = Receipt()
+            receipt = Receipt(channel=topic)
             self._begin(link, frame, receipt)
             return receipt
         self._direct = None
-        return self._backlog.add(frame, len(topic) + len(payload))
+        return self._backlog.add(frame, len(topic) + len(payload), topic)
 
     def attach(self, link: Link, *, resumed: bool) -> None:
         """There is a connection. ``resumed``: the server still knows what was unacknowledged. ``go_on`` begins."""
         self._link = link
         if resumed:
             for frame in self.sender.resume():
-                link.write(encode(frame))
+                if isinstance(frame, Pubrel):
+                    link.write(encode(frame))
         else:
-            self._begin_again(link)
+            self._begin_again()
+        self._send_again(link)
         link.on_room = self.go_on
 
     def detach(self, leftover: list[bytes]) -> None:
         """There is none any more. Of what it left over only what nobody else keeps is to be sent again."""
-        self._link = self._direct = None
+        self._link = self._direct = self._alone = None
         self._backlog.put_back([piece for piece in leftover if piece[0] & 0xF6 == 0x30])
+        unfinished = [
+            (frame, self._receipts.pop(frame.packet_id))
+            for frame in self.sender.resume()
+            if isinstance(frame, Publish) and frame.packet_id in self._receipts
+        ]  # of the others the server has the message, and only the end of the flow is missing
+        sizes = [(receipt, len(frame.payload)) for frame, receipt in unfinished]
+        found = self._suspicion.ended(sizes, monotonic() - self._last_sent)
+        for frame, receipt in unfinished:
+            if receipt is found:
+                self._give_up(frame, receipt)
+        again = [(frame, receipt) for frame, receipt in unfinished if receipt is not found]
+        self._again.extendleft(reversed(again))
 
     def acknowledged(self, frame: Puback | Pubrec | Pubcomp) -> None:
         """The server has acknowledged something."""
@@ -89,6 +112,9 @@ class Publishing:
         receipt = self._receipts.pop(frame.packet_id, None)
         if receipt is not None:
             receipt.keep(Promise.ACKNOWLEDGED)
+            self._suspicion.forget(receipt, acknowledged=True)
+            if receipt is self._alone:
+                self._alone = None
             if self._direct is None:
                 self.go_on()
             elif self._drained is not None:
@@ -96,7 +122,7 @@ class Publishing:
 
     def go_on(self) -> None:
         """There is room: send what has waited, and let what comes go straight."""
-        if self._link is not None:
+        if self._link is not None and self._send_again(self._link):
             self._backlog.drain(self._send)
             if not self._backlog:
                 self._direct = self._link
@@ -111,7 +137,8 @@ class Publishing:
     def fail(self, error: Closed) -> None:
         """Nothing more will be sent or acknowledged."""
         receipts, self._receipts = self._receipts, {}
-        for receipt in receipts.values():
+        again, self._again = self._again, collections.deque()
+        for receipt in (*receipts.values(), *[receipt for _, receipt in again]):
             receipt.fail(error.about(sent=True))
         if self._drained is not None:
             self._drained.fail(error)
@@ -128,6 +155,7 @@ class Publishing:
         number = self.sender.begin(frame)
         receipt.withdraw = None  # what has been sent can't be taken back
         self._receipts[number] = receipt
+        self._last_sent = monotonic()
         if frame.qos == 2:
             self._exact.add(number)
         link.write(publication(frame.topic, frame.qos, frame.retain, number, frame.payload))
@@ -147,18 +175,40 @@ class Publishing:
         self._begin(link, entry.what, entry.receipt or Receipt())
         return True
 
-    def _begin_again(self, link: Link) -> None:
+    def _begin_again(self) -> None:
         """The server knows nothing of what was unacknowledged: to it, these are new messages (MQTT-146)."""
         receipts, self._receipts = self._receipts, {}
+        for receipt in receipts.values():
+            # It had the message, and said so; only the end of the flow is missing.
+            receipt.keep(Promise.ACKNOWLEDGED)
         self._exact.clear()
-        unfinished, self.sender = self.sender.resume(), Sender()
-        for frame in unfinished:
-            if isinstance(frame, Pubrel):
-                # It had the message, and said so; only the end of the flow is missing.
-                receipt = receipts.get(frame.packet_id)
-                if receipt is not None:
-                    receipt.keep(Promise.ACKNOWLEDGED)
-                continue
-            number = frame.packet_id or 0
-            first = Publish(frame.topic, frame.payload, frame.qos, frame.retain)
-            self._begin(link, first, receipts.get(number) or Receipt())
+        self.sender = Sender()
+        self._again = collections.deque(
+            [(Publish(old.topic, old.payload, old.qos, old.retain), receipt) for old, receipt in self._again]
+        )
+
+    def _send_again(self, link: Link) -> bool:
+        """Send what was unacknowledged, suspects alone. Whether all of it is sent, and other messages may follow."""
+        while self._again and self._alone is None:
+            frame, receipt = self._again[0]
+            suspect = self._suspicion.suspect(receipt)
+            if suspect and self._receipts:
+                return False
+            self._again.popleft()
+            if suspect:
+                self._alone = receipt
+            if frame.packet_id is None:
+                self._begin(link, frame, receipt)
+            else:
+                self._receipts[frame.packet_id] = receipt
+                self._last_sent = monotonic()
+                link.write(encode(frame))
+        return self._alone is None
+
+    def _give_up(self, frame: Publish, receipt: Receipt) -> None:
+        """Never send it again."""
+        self._suspicion.forget(receipt)
+        if frame.packet_id is not None:
+            self.sender.recall(frame.packet_id)
+            self._exact.discard(frame.packet_id)
+        receipt.fail(closed_each_time(len(frame.payload)))

@@ -13,6 +13,7 @@ from polywire.client.address import Address, parse
 from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import ConnectFailed
 from polywire.client.opening import Opening
+from polywire.client.reconnect import OnDisconnect
 from polywire.protocols.sabc.headers import Header
 from polywire.protocols.sabc.peer.handling import Handler
 from polywire.protocols.sabc.peer.limits import DEFAULT_LIMITS, Limits
@@ -37,12 +38,15 @@ def connect(
     connect_time: float = DIAL_TIME,
     limits: Limits = DEFAULT_LIMITS,
     frame_size: int | None = None,
+    on_disconnect: OnDisconnect | None = None,
 ) -> Opening[Peer]:
     """A session with ``url``: ``async with`` it, or ``await`` it and close the peer yourself.
 
     The user and password of URL, arguments or environment are the client-id and the passcode; a token is the passcode
     of the client-id ``token``. ``client_id`` is for those who have neither. ``frame_size`` is short for the one of
-    ``limits``: longer messages go in several frames. Raises ``ConnectFailed`` and ``Refused``.
+    ``limits``: longer messages go in several frames. ``on_disconnect``, perhaps a coroutine function, is called with a
+    ``ConnectionLost`` when the connection ends, unless this side closed it; a peer does not come back. Raises
+    ``ConnectFailed`` and ``Refused``.
     """
     allowed = limits.with_frames(frame_size)
     address = parse(url, protocol="sabc", user=user, password=password, token=token)
@@ -50,6 +54,7 @@ def connect(
     async def opened() -> Peer:
         peer = Peer(Side.CLIENT, handler, messages=address.websocket, limits=allowed)
         await open_peer(peer, address, client_id, headers, tls=tls, connect_time=connect_time)
+        peer.on_disconnect = on_disconnect
         return peer
 
     return Opening(opened)

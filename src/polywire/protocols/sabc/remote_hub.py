@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Self
 
 from polywire.client.inbox import LIMIT, Inbox
-from polywire.client.message import Message, Request
+from polywire.client.message import Body, JsonBody, Message, Request
 from polywire.protocols.sabc import operations
 from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.errors import NOT_FOUND
@@ -155,14 +155,14 @@ class RemoteHub:
     async def publish(
         self,
         channel: str,
-        body: bytes | str,
+        body: Body,
         *,
         headers: Mapping[str, str] = NO_HEADERS,
         content_type: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Peer.ask
     ) -> None:
         """Publish to a topic, or put into ``queue/<name>``. Returns when the hub has it safe."""
-        await self.peer.ask(body, publishing(channel, headers, content_type), timeout=timeout)
+        await self.peer.ask(body, publishing(channel, headers, _content_type(body, content_type)), timeout=timeout)
 
     async def subscribe(self, destination: str, *, limit: int = LIMIT) -> HubSubscription:
         """Hear what is published to a pattern (``*`` one level, a last ``**`` any number), or take from a queue."""
@@ -196,7 +196,7 @@ class RemoteHub:
         self,
         service: str,
         method: str,
-        body: bytes | str = b"",
+        body: Body = b"",
         *,
         headers: Mapping[str, str] = NO_HEADERS,
         content_type: str | None = None,
@@ -204,7 +204,8 @@ class RemoteHub:
     ) -> Message:
         """Call a service, whatever protocol it is offered over."""
         asked = ((OP, operations.CALL), (SERVICE, service), (METHOD, method))
-        answer = await self.peer.ask(body, (*asked, *_travelling(headers, content_type)), timeout=timeout)
+        travelling = _travelling(headers, _content_type(body, content_type))
+        answer = await self.peer.ask(body, (*asked, *travelling), timeout=timeout)
         return _message(answer)
 
     async def serve(self, service: str, handler: ServiceHandler) -> None:
@@ -254,6 +255,10 @@ def replying(message: Message) -> Reply:
     """A reply of the hub's make: what may go along with a body does."""
     headers = {key: str(value) for key, value in message.headers.items()}
     return Reply(message.body, _travelling(headers, message.content_type))
+
+
+def _content_type(body: Body, content_type: str | None) -> str | None:
+    return body.content_type if content_type is None and isinstance(body, JsonBody) else content_type
 
 
 def _travelling(headers: Mapping[str, str], content_type: str | None) -> tuple[Header, ...]:

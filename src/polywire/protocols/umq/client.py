@@ -15,6 +15,7 @@ from polywire.client.address import Address, parse
 from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import ConnectFailed
 from polywire.client.opening import Opening
+from polywire.client.reconnect import OnDisconnect
 from polywire.protocols.umq.peer.handling import Handler
 from polywire.protocols.umq.peer.limits import DEFAULT_LIMITS, Limits
 from polywire.protocols.umq.peer.peer import Peer
@@ -36,11 +37,14 @@ def connect(
     tls: ssl.SSLContext | None = None,
     connect_time: float = DIAL_TIME,
     limits: Limits = DEFAULT_LIMITS,
+    on_disconnect: OnDisconnect | None = None,
 ) -> Opening[Peer]:
     """A connection to ``url``: ``async with`` it, or ``await`` it and close the peer yourself.
 
     ``hello`` and ``attachments`` go with the first message. Without ``hello`` that is the user and password, or the
     token, of the URL, the arguments or the environment, as the hub reads them. Raises ``ConnectFailed``, ``Refused``.
+    ``on_disconnect``, perhaps a coroutine function, is called with a ``ConnectionLost`` when the connection ends,
+    unless this side closed it; a peer does not come back.
     """
     address = parse(url, protocol="umq", user=user, password=password, token=token)
 
@@ -48,6 +52,7 @@ def connect(
         peer = Peer(Role.CLIENT, handler, limits=limits)
         words = credentials(address) if hello is None else hello
         await open_peer(peer, address, words, attachments, tls=tls, connect_time=connect_time)
+        peer.on_disconnect = on_disconnect
         return peer
 
     return Opening(opened)

@@ -12,6 +12,8 @@ from typing import Any, Self
 
 from polywire.client.errors import AttachmentFailed
 from polywire.client.inbox import LIMIT
+from polywire.client.message import Body as Content
+from polywire.client.message import JsonBody, octets
 from polywire.protocols.umq.attributes import Attribute
 from polywire.protocols.umq.bodies import Body, Payload, read_bare_body, write_bare_body
 from polywire.protocols.umq.codes import FatalCode
@@ -65,7 +67,7 @@ class HubRequest:
     attachments: tuple[bytes | AttachmentFailed, ...] = ()
 
 
-ServiceHandler = Callable[[HubRequest], bytes | str | Awaitable[bytes | str]]
+ServiceHandler = Callable[[HubRequest], Content | Awaitable[Content]]
 
 
 class HubSubscription:
@@ -126,7 +128,7 @@ class RemoteHub:
     async def publish(
         self,
         channel: str,
-        body: bytes | str,
+        body: Content,
         *,
         headers: Mapping[str, Header] = NO_HEADERS,
         content_type: str | None = None,
@@ -155,7 +157,7 @@ class RemoteHub:
         self,
         service: str,
         method: str,
-        body: bytes | str = b"",
+        body: Content = b"",
         *,
         headers: Mapping[str, Header] = NO_HEADERS,
         content_type: str | None = None,
@@ -168,9 +170,7 @@ class RemoteHub:
         reply, rest = await _whole(read_bare_body(answer.text, len(answer.attachments)), answer)
         return HubMessage("", reply, attachments=rest)
 
-    def stream(
-        self, service: str, method: str, body: bytes | str = b"", *, time_limit: float | None = None
-    ) -> "Streamed":
+    def stream(self, service: str, method: str, body: Content = b"", *, time_limit: float | None = None) -> "Streamed":
         """Call a service that answers with a stream: ``async with hub.stream(…) as responses``."""
         return Streamed(self, service, method, _body(body, None), time_limit)
 
@@ -184,8 +184,8 @@ class RemoteHub:
             except AttachmentFailed as error:
                 raise RpcException.of(FatalCode.BAD_REQUEST, f"the body failed: {error.reason}") from error
             outcome = handler(HubRequest(service, asked.method, whole, asked.body.content_type, rest))
-            reply = outcome if isinstance(outcome, bytes | str) else await outcome
-            payload = write_bare_body(reply if isinstance(reply, bytes) else reply.encode())
+            reply = await outcome if isinstance(outcome, Awaitable) else outcome
+            payload = write_bare_body(octets(reply, "what a service returns"))
             return Reply(payload.text, payload.attachments)
 
         number = self.peer.register(answer)
@@ -261,7 +261,7 @@ class Streamed:
 
 def publishing(
     channel: str,
-    body: bytes | str,
+    body: Content,
     headers: Mapping[str, Header] = NO_HEADERS,
     content_type: str | None = None,
     attachments: Sequence[bytes] = (),
@@ -272,8 +272,10 @@ def publishing(
     return write_method(Publish(channel, _body(body, content_type), tuple(headers.items()), retain), attachments)
 
 
-def _body(body: bytes | str, content_type: str | None) -> Body:
-    return Body(body.encode() if isinstance(body, str) else body, content_type)
+def _body(body: Content, content_type: str | None) -> Body:
+    if content_type is None and isinstance(body, JsonBody):
+        content_type = body.content_type
+    return Body(octets(body), content_type)
 
 
 def _milliseconds(seconds: float | None) -> int | None:

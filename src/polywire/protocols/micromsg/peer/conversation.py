@@ -187,6 +187,10 @@ class Conversation(LivePeer):
             raise ConnectionLost(self.outflow.reason)
         if ends_connection(frame.name) or failure.arguments.get("name") == "x-auth":
             self.outflow.reason = f"the other side ended it: {failure}"
+            if frame.name == errors.TOO_LARGE:
+                self._too_large = True
+                limit = failure.arguments.get("limit", "")
+                self._limit = int(limit) if limit.isdecimal() else None
             raise ConnectionLost(self.outflow.reason)
         if self.outflow.refused(failure) or self._asking.refused(failure):
             return

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from polywire.client.inbox import LIMIT
+from polywire.client.message import Body, octets
 from polywire.protocols.micromsg import properties as property_texts
 from polywire.protocols.micromsg.filters import Filter
 from polywire.protocols.micromsg.negotiation import Terms
@@ -58,7 +59,7 @@ class Peer(Conversation):
     async def send(
         self,
         destination: str,
-        payload: bytes | str,
+        payload: Body,
         properties: Mapping[str, Value] = NO_PROPERTIES,
         *,
         type_name: str = "",
@@ -74,7 +75,7 @@ class Peer(Conversation):
     async def post(
         self,
         destination: str,
-        payload: bytes | str,
+        payload: Body,
         properties: Mapping[str, Value] = NO_PROPERTIES,
         *,
         type_name: str = "",
@@ -82,10 +83,10 @@ class Peer(Conversation):
     ) -> "asyncio.Future[None]":
         """Send a message as soon as the window allows, and return then; the future is done as ``send`` would be."""
         text = property_texts.write(dict(properties)) if properties else ""
-        octets = payload.encode() if isinstance(payload, str) else payload
+        data = octets(payload, "payload")
         await self.outflow.turn()
         acknowledged: asyncio.Future[None] = self._loop.create_future()
-        self.put(destination, octets, text, type_name, lambda problem: _settle(acknowledged, problem), extensions)
+        self.put(destination, data, text, type_name, lambda problem: _settle(acknowledged, problem), extensions)
         await self.outflow.room()
         return acknowledged
 
@@ -139,6 +140,7 @@ class Peer(Conversation):
     async def close(self) -> None:
         """Acknowledge what the program is done with, and end the connection."""
         link = self.outflow.link
+        self.closed_here = True
         if link is not None:
             self._inflow.flush()
             self.outflow.reason = self.outflow.reason or "this side closed the connection"

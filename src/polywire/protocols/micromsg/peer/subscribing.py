@@ -28,7 +28,7 @@ class Subscription:
     def __init__(self, subscribing: "Subscribing", destination: str, condition: Filter, limit: int) -> None:
         self.destination = destination
         self.condition = condition
-        self.inbox: Inbox[Received] = Inbox(subscribing.intake, limit)
+        self.inbox: Inbox[Received] = Inbox(subscribing.intake, limit, on_close=lambda: subscribing.ended(self))
         self._subscribing = subscribing
         self._last: Received | None = None
 
@@ -82,9 +82,15 @@ class Subscribing:
 
     async def leave(self, subscription: Subscription) -> None:
         """Undo ``subscribe``; the other side is told when the last one of a destination leaves."""
+        last = self._forget(subscription)
         subscription.inbox.close()
-        if self._forget(subscription):
+        if last:
             await self._asking.ask(write(Unsubscribe(subscription.destination)), None)
+
+    def ended(self, subscription: Subscription) -> None:
+        """Nobody reads it any more."""
+        if self._forget(subscription):
+            self._asking.tell(write(Unsubscribe(subscription.destination)))
 
     def take(self, message: Received) -> bool:
         """Give a message to those it is for. False where it is for none."""
@@ -95,16 +101,18 @@ class Subscribing:
             shared.append(shared.pop(0))  # they take turns
             shared[-1].inbox.put(message, len(message.payload))
             return True
-        found = False
-        for destination, shared in self._known.items():
-            if covers(destination, message.destination):
-                for each in shared:
-                    if not each.condition.clauses or matches(each.condition, message.properties):
-                        each.inbox.put(message, len(message.payload))
-                        found = True
+        found = [
+            each
+            for destination, shared in self._known.items()
+            if covers(destination, message.destination)
+            for each in shared
+            if not each.condition.clauses or matches(each.condition, message.properties)
+        ]
+        for each in found:  # one that nobody reads may leave meanwhile
+            each.inbox.put(message, len(message.payload))
         if found:
             message.ack()
-        return found
+        return bool(found)
 
     def lost(self, reason: str) -> None:
         """Nothing more will come."""

@@ -64,11 +64,15 @@ class Asking:
         except BaseException:
             del self._waiting[msg_id]
             raise
+        if self._intake.strained:
+            self._intake.decide()  # the answer must be read, however full the subscriptions are
         return waiter
 
     def answered(self, ref_msg_id: str, answer: Whole | Failure) -> bool:
         """Hand an answer to who waits for it. False where nobody does."""
         waiter = self._waiting.pop(ref_msg_id, None)
+        if self._intake.strained:
+            self._intake.decide()
         if waiter is None or waiter.done():
             return False
         if isinstance(answer, Whole) and answer.truncated:

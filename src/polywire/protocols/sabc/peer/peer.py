@@ -10,6 +10,7 @@ from typing import cast
 
 from polywire.client.errors import ConnectionLost, Refused
 from polywire.client.inbox import Intake
+from polywire.client.message import Body, octets
 from polywire.client.peer import LivePeer
 from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.sabc.assembly import Assembly, Whole
@@ -91,7 +92,7 @@ class Peer(LivePeer):
 
     async def ask(
         self,
-        body: bytes | str = b"",
+        body: Body = b"",
         headers: tuple[Header, ...] = (),
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - cheaper than a context of its own for each message
@@ -105,14 +106,13 @@ class Peer(LivePeer):
         Where this is cancelled or timed out, the answer, should it come, is passed over. ``msg_id`` is one of
         ``new_id``, for those who want to know it before.
         """
-        octets = body.encode() if isinstance(body, str) else body
-        return await self._asking.ask(msg_id or self._asking.new_id(), octets, headers, timeout)
+        return await self._asking.ask(msg_id or self._asking.new_id(), octets(body), headers, timeout)
 
-    async def send(self, body: bytes | str = b"", headers: tuple[Header, ...] = ()) -> None:
+    async def send(self, body: Body = b"", headers: tuple[Header, ...] = ()) -> None:
         """Send a message that wants no answer."""
         self._sender.check()
-        octets = body.encode() if isinstance(body, str) else body
-        await self._sender.deliver(Message(self.session_id, self.new_id(), octets, headers, send_only=True))
+        data = octets(body)
+        await self._sender.deliver(Message(self.session_id, self.new_id(), data, headers, send_only=True))
 
     def tell(self, body: bytes, headers: tuple[Header, ...] = ()) -> "asyncio.Future[Whole]":
         """Send a message that wants an answer and wait for nothing; the future is done as ``ask`` would be.
@@ -130,6 +130,7 @@ class Peer(LivePeer):
         if not self._sender.is_open:
             await self.close()
             return
+        self.closed_here = True
         self._sender.send(Disconnect(self.session_id))
         try:
             async with asyncio.timeout(seconds):
@@ -146,6 +147,7 @@ class Peer(LivePeer):
 
     async def close(self) -> None:
         """End the session here and now: DISCONNECTING, where it is open."""
+        self.closed_here = True
         self._say_goodbye()
         link = self._sender.link
         if link is not None:

@@ -42,6 +42,7 @@ class Asking:
         Raises ``RpcException`` for an ``E``, ``Timeout``, ``ConnectionLost``; in each case, and when cancelled, the
         request is given up.
         """
+        check_text(text)
         try:
             await self._slots.acquire()
         except asyncio.CancelledError:
@@ -55,6 +56,7 @@ class Asking:
 
     def tell(self, text: str, attachments: Sequence[bytes]) -> "asyncio.Future[Received]":
         """Send a request at once, whatever is in flight; who asks so counts by itself."""
+        check_text(text)
         self._sender.check()
         answer: asyncio.Future[Received] = self._loop.create_future()
         call_id = self._asked.start(answer)
@@ -63,11 +65,15 @@ class Asking:
         except BaseException:
             self._asked.abandon(call_id)
             raise
+        if self._intake.strained:
+            self._intake.decide()  # the answer must be read, however full the subscriptions are
         return answer
 
     def answered(self, frame: Result | CallException) -> None:
         """Hand an answer to who waits for it."""
         waiter = self._asked.answered(frame)
+        if self._intake.strained:
+            self._intake.decide()
         if waiter is None or waiter.done():
             return
         if isinstance(frame, Result):
@@ -107,6 +113,12 @@ class Asking:
         for waiter in self._asked.drain():
             if not waiter.done():
                 waiter.set_exception(ConnectionLost(reason, sent=True))
+
+
+def check_text(text: object) -> None:
+    """Raise ``TypeError`` for a payload that is no text."""
+    if not isinstance(text, str):
+        raise TypeError(f"text must be str, not {type(text).__name__}; bytes go into attachments")
 
 
 def _expire(answer: "asyncio.Future[Received]", seconds: float) -> None:

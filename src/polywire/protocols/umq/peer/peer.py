@@ -171,6 +171,7 @@ class Peer(LivePeer):
     async def close(self) -> None:
         """End the connection, and wait until it has ended."""
         link = self._sender.link
+        self.closed_here = True
         if link is not None:
             self._sender.reason = self._sender.reason or "this side closed the connection"
             await link.close()

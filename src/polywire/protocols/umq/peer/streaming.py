@@ -13,7 +13,7 @@ from polywire.client.inbox import Inbox, Intake
 from polywire.protocols.umq.base36 import write
 from polywire.protocols.umq.frames import TopicClose, TopicUpdate, Unsubscribe
 from polywire.protocols.umq.peer.arriving import Received
-from polywire.protocols.umq.peer.asking import Hold
+from polywire.protocols.umq.peer.asking import Hold, check_text
 from polywire.protocols.umq.peer.sending import Attachable, Sender
 from polywire.protocols.umq.topics import Action, Publications, Subscriptions
 
@@ -30,7 +30,7 @@ class Subscription:
 
     def __init__(self, streaming: "Streaming", topic_id: int, intake: Intake, limit: int) -> None:
         self.topic_id = topic_id
-        self.inbox: Inbox[Received] = Inbox(intake, limit)
+        self.inbox: Inbox[Received] = Inbox(intake, limit, on_close=lambda: streaming.ended(self))
         self._streaming = streaming
 
     @property
@@ -121,6 +121,10 @@ class Streaming:
     def leave(self, subscription: Subscription) -> None:
         """Send ``U``, where the topic has not ended."""
         subscription.inbox.close()
+        self.ended(subscription)
+
+    def ended(self, subscription: Subscription) -> None:
+        """Nobody reads it any more."""
         if self._subscribed.get(subscription.topic_id) is subscription:
             del self._subscribed[subscription.topic_id]
             leaving = self._subscriptions.leave(subscription.topic_id)
@@ -129,10 +133,10 @@ class Streaming:
 
     def forget(self, subscription: Subscription) -> None:
         """Undo ``subscribe``."""
-        subscription.inbox.close()
         if self._subscribed.get(subscription.topic_id) is subscription:
             del self._subscribed[subscription.topic_id]
             self._subscriptions.forget(subscription.topic_id)
+        subscription.inbox.close()
 
     def publish(self, topic_id: int) -> Publication:
         """Accept a subscription. Raises ``MethodError``, which a handler may let pass: it becomes the ``E``."""
@@ -143,6 +147,7 @@ class Streaming:
 
     async def update(self, publication: Publication, text: str, attachments: Sequence[Attachable]) -> bool:
         """Send a ``T``."""
+        check_text(text)
         if publication.ended:
             return False
         self._sender.check(attachments)
