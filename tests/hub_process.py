@@ -95,13 +95,15 @@ def running_hub(
     journal: Path | None = None,
     arguments: tuple[str, ...] = (),
     descriptors: int | None = None,
+    program: tuple[str, ...] = ("-m", "polywire"),
 ) -> Iterator[HubProcess]:
     """A hub that is ready. Without ``config`` it listens everywhere, on loopback; ``sets`` go on top.
 
     It has a journal only where ``journal`` says in which folder.
-    ``descriptors`` is how many file descriptors it may have, where that is fewer than this process may.
+    ``descriptors`` is how many file descriptors it may have, where that is fewer than this process may; ``program``
+    is what Python runs.
     """
-    command = [sys.executable, "-m", "polywire", "serve", *arguments]
+    command = [sys.executable, *program, "serve", *arguments]
     if config is not None:
         command += ["--config", str(config)]
     else:

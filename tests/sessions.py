@@ -102,7 +102,13 @@ class Site:
 
     def __init__(self, *, passwords: dict[str, str] | None = None, rules: AccessRules | None = None) -> None:
         self.loop, self.clock = Loop(), Clock()
-        self.hub = Hub(self.loop.soon.append, self.clock.later, self.clock.nanoseconds, PROTOCOLS)
+        self.hub = Hub(
+            self.loop.soon.append,
+            self.clock.later,
+            self.clock.wall_nanoseconds,
+            PROTOCOLS,
+            monotonic=self.clock.nanoseconds,
+        )
         self.loop.flusher = self.hub.flusher
         self.passwords = passwords
         self.rules = rules or AccessRules()

@@ -8,10 +8,11 @@ from polywire.hub.routes import Subscription
 
 
 class Clock:
-    """Time that passes when told."""
+    """Time that passes when told. ``jump`` is how far the time of day was set forward."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.jump = 0.0
         self.alarms: list[Alarm] = []
 
     def later(self, seconds: float, call: Callable[[], None]) -> "Alarm":
@@ -20,6 +21,9 @@ class Clock:
 
     def nanoseconds(self) -> int:
         return int(self.now * 1e9)
+
+    def wall_nanoseconds(self) -> int:
+        return int((self.now + self.jump) * 1e9)
 
     def advance(self, seconds: float) -> None:
         self.now += seconds

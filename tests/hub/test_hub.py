@@ -21,7 +21,13 @@ class Site:
 
     def __init__(self) -> None:
         self.loop, self.time = Loop(), Clock()
-        self.hub = Hub(self.loop.soon.append, self.time.later, self.time.nanoseconds, ["one", "other"])
+        self.hub = Hub(
+            self.loop.soon.append,
+            self.time.later,
+            self.time.nanoseconds,
+            ["one", "other"],
+            monotonic=self.time.nanoseconds,
+        )
 
     def client(self, protocol: int = 0) -> Client:
         link = FakeLink(self.loop)

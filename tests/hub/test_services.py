@@ -5,6 +5,7 @@ import pytest
 from polywire.hub.message import Message
 from polywire.hub.services import END, Call, Caller, CallError, Provider, Services
 from tests.hub.links import Clock
+from tests.sessions import Site
 
 
 class Asking(Caller):
@@ -161,6 +162,20 @@ def test_the_end_of_a_call_is_reported_with_its_code_and_time(house: House) -> N
     house.clock.advance(2)
     house.services.reply(call, Message("", b"!"))
     assert ends == [("Say", 200, 2_000_000_000)]
+
+
+@pytest.mark.parametrize("jump", [86400.0, -86400.0])
+def test_the_time_a_call_took_has_nothing_to_do_with_the_time_of_day(jump: float) -> None:
+    site, provider, ends = Site(), Answering(), list[int]()
+    services = site.hub.services
+    services.on_end = lambda _call, _code, taken: ends.append(taken)
+    services.serve("echo", provider)
+    call = Call(Asking(), "echo", "Say")
+    services.start(call, Message("", b"?"), seconds=5)
+    site.clock.jump = jump
+    site.clock.advance(2)
+    services.reply(call, Message("", b"!"))
+    assert ends == [2_000_000_000]
 
 
 def test_offering_twice_is_told(house: House) -> None:

@@ -102,7 +102,8 @@ class Stand:
         self.clock = Clock()
         self.clock.now = 1000.0
         loop = cast("asyncio.AbstractEventLoop", HandLoop(self.clock))
-        self.gate = Gate(Hub(loop.call_soon, loop.call_later, self.clock.nanoseconds, ["umq"]), loop)
+        clock = self.clock.nanoseconds
+        self.gate = Gate(Hub(loop.call_soon, loop.call_later, clock, ["umq"], monotonic=clock), loop)
         self.logins: list[Callable[[Identity | Refusal], None]] = []
         self.gate.authenticate = self._authenticate  # type: ignore[assignment, method-assign]
         self.transport = Transport()

@@ -22,20 +22,21 @@ from tests.protocols.mqtt.broker import Broker, MqttClient
 class Life:
     """One life of a hub with a journal in memory; ``again`` is the next one."""
 
-    def __init__(self, rows: Any = None, first: int = 0) -> None:
+    def __init__(self, rows: Any = None, first: int = 0, at: float = 1.0) -> None:
         self.broker = Broker()
+        self.broker.site.clock.jump = at
         self.hub = self.broker.hub
         self.recorder = Recorder(first, self.hub.clock, lambda: None)
         self.hub.recorder = self.recorder
         self._rows = PLAIN_SCHEMA.empty_table() if rows is None else rows
         self.counts = restore(self.hub, self._state().to_pylist(), self.broker.limits)
 
-    def again(self) -> "Life":
-        """The hub is killed and started."""
+    def again(self, at: float = 1.0) -> "Life":
+        """The hub is killed and started, ``at`` a time of day."""
         maker = BatchMaker("here")
         made = [maker.make(columns) for columns in self.recorder.take()]
         self._rows = pa.concat_tables([self._rows, pa.Table.from_batches(made, SCHEMA).cast(PLAIN_SCHEMA)])
-        return Life(self._rows, self._rows.num_rows)
+        return Life(self._rows, self._rows.num_rows, at)
 
     def _state(self) -> Any:
         left = fold(self._rows)
@@ -134,6 +135,58 @@ def test_a_session_lives_through_several_lives_and_forgets_what_it_finished(life
     assert sent == [Publish("t", b"2", 1, dup=True, packet_id=2)]
     device.send(Puback(2))
     assert fourth.again().broker.resumed("dev")[1] == []
+
+
+@pytest.mark.rule("MQTT-198")
+def test_what_may_have_been_sent_before_has_dup_until_it_is_sent(life: Life) -> None:
+    life.broker.client("dev", clean=False).subscribe(("t", 2))
+    life.broker.client("gone", clean=False).subscribe(("t", 2))
+    dev = life.broker.resumed("dev")[0]
+    life.broker.resumed("gone")[0].wire.lose()
+    dev.wire.session._outgoing._resumed = False  # type: ignore[attr-defined]
+    publisher = life.broker.client()
+    publisher.send(Publish("t", b"1", 1, packet_id=1), Publish("t", b"2", 2, packet_id=2))
+    second = life.again()
+    second.broker.publish("t", b"3")
+    third = second.again()
+    body_and_dup = [
+        (frame.payload, frame.dup) for frame in third.broker.resumed("dev")[1] if isinstance(frame, Publish)
+    ]
+    assert body_and_dup == [(b"1", True), (b"2", False), (b"3", False)]
+    body_and_dup = [
+        (frame.payload, frame.dup) for frame in third.broker.resumed("gone")[1] if isinstance(frame, Publish)
+    ]
+    assert body_and_dup == [(b"1", False), (b"2", False), (b"3", False)]
+
+
+@pytest.mark.rule("MQTT-195")
+def test_a_session_ages_across_restarts_and_a_wrong_clock_leaves_it_a_day(life: Life) -> None:
+    day = 86400
+    for name in ("early", "late"):
+        life.broker.client(name, clean=False).wire.lose()
+        life.broker.site.clock.advance(3 * day)
+    second = life.again(at=6 * day)
+    clock = second.broker.site.clock
+    clock.advance(day - 1)
+    assert list(second.broker.sessions.stored) == ["early", "late"]
+    clock.advance(62)
+    assert list(second.broker.sessions.stored) == ["late"]
+    third = second.again(at=1000 * day)
+    clock = third.broker.site.clock
+    clock.advance(day - 1)
+    assert list(third.broker.sessions.stored) == ["late"]
+    clock.advance(62)
+    assert list(third.broker.sessions.stored) == []
+    assert list(third.again(at=1001 * day).broker.sessions.stored) == []
+
+
+def test_a_session_that_had_a_client_when_the_hub_was_killed_is_as_old_as_the_start(life: Life) -> None:
+    life.broker.client("dev", clean=False)
+    second = life.again(at=86400 * 100)
+    second.broker.site.clock.advance(86400 * 6.9)
+    assert list(second.broker.sessions.stored) == ["dev"]
+    third = second.again(at=86400 * 107 - 60)
+    assert list(third.broker.sessions.stored) == ["dev"]
 
 
 def test_qos_2_is_exactly_once_across_a_restart_in_both_directions(life: Life) -> None:

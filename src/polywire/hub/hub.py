@@ -4,6 +4,7 @@ Sessions publish, subscribe, queue and call through here, so access is checked a
 The hub runs in one thread and never waits: time and the end of a turn come in as functions.
 """
 
+import time
 from collections.abc import Callable
 from typing import Final, cast, final
 
@@ -53,7 +54,8 @@ NONE_REFUSED: Final[list[Outbox]] = []
 class Hub:
     """One hub. ``soon`` runs a function when the turn of the loop ends, ``later`` after some seconds.
 
-    Connections and calls are numbered from ``first_number`` on.
+    ``clock`` is the time of day, for timestamps; ``monotonic`` measures durations, and is not set by anybody. Both
+    count nanoseconds. Connections and calls are numbered from ``first_number`` on.
     """
 
     def __init__(
@@ -64,14 +66,16 @@ class Hub:
         protocols: list[str],
         *,
         first_number: int = 0,
+        monotonic: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.clock: Final = clock
+        self.monotonic: Final = monotonic
         self.later: Final = later
         self.flusher: Final = Flusher(soon, later)
         self.table: Final = RouteTable()
         self.retained: Final = Retained()
         self.demand: Final = Demand()
-        self.services: Final = Services(later, clock)
+        self.services: Final = Services(later, monotonic)
         self.counters: Final = [Counters(name) for name in protocols]
         self.clients: Final[dict[int, Client]] = {}
         self.queues: Final[dict[str, Queue]] = {}
@@ -83,6 +87,7 @@ class Hub:
         self.draining = False
         self.on_presence: list[Callable[[int], None]] = []
         self.on_signal: Callable[[str], None] | None = None
+        self.on_warning: Callable[[str, str], None] | None = None
         self.on_service_topic: Callable[[Message, Client], None] | None = None
         self.on_denied: Callable[[Client, str, str], None] | None = None
         self.recorder: Recorder | None = None  # the journal's, as the next two
@@ -260,6 +265,11 @@ class Hub:
         client.counters.fault(rule)
         if self.recorder is not None:
             self.recorder.discarded(client, "", rule, reason, raw, len(raw) if size < 0 else size)
+
+    def warn(self, kind: str, text: str) -> None:
+        """Log what clients can cause as often as they like: lines of one ``kind`` are written now and then."""
+        if self.on_warning is not None:
+            self.on_warning(kind, text)
 
     def refusing(self) -> bool:
         """Whether nothing can be taken at the moment, because the journal can't be written."""

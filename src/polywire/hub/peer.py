@@ -28,7 +28,11 @@ class Limits:
     unfinished: int = 64
     wills: int = 1_000
     wills_size: int = 16 * MIB
-    sessions: int = 10_000
+    sessions: int = 20_000
+    sessions_per_user: int = 10_000
+    sessions_size: int = 256 * MIB
+    sessions_size_per_user: int = 128 * MIB
+    session_age: float = 7 * 86400.0
     offline_messages: int = 1_000
     sabc_frame_size: int = 64 * 1024
 
@@ -59,7 +63,7 @@ class Peer(Protocol):
 
     @property
     def unread_until(self) -> int:
-        """When the hub last left unread what the peer sends, by the hub's clock: now while it does, 0 for never.
+        """When the hub last left unread what the peer sends, by ``Hub.monotonic``: now while it does, 0 for never.
 
         Up to then the peer's silence is none of its own.
         """

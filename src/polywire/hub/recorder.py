@@ -195,10 +195,13 @@ class Recorder:
         """The hub has started: whoever was connected before is not any more."""
         self._note(SESSION, NO_PROTOCOL, CLEAN_FLAG, 0, "", "", "", '{"start":true}')
 
-    def session(self, protocol: int, name: str, user: str, *, kept: bool, anew: bool) -> None:
-        """A session begins, ``anew`` or where it was; one that is not ``kept`` leaves nothing behind."""
+    def session(self, protocol: int, name: str, user: str, *, kept: bool, anew: bool, headers: str = "") -> None:
+        """A session begins, ``anew`` or where it was; one that is not ``kept`` leaves nothing behind.
+
+        ``headers`` is what its protocol wants to know of it later, in JSON.
+        """
         flags = (PERSISTENT_FLAG if kept else 0) | (CLEAN_FLAG if anew else 0)
-        self._note(SESSION, protocol, flags, 0, name, "", user)
+        self._note(SESSION, protocol, flags, 0, name, "", user, headers)
 
     def applied(self, name: str, place: str, headers: str = "") -> None:
         """A client that publishes in parts has got so far. ``headers`` is a JSON object."""

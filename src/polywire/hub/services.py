@@ -97,7 +97,7 @@ class Call:
         self.service: Final = service
         self.method: Final = method
         self.streamed: Final = streamed
-        self.started = 0
+        self.started = 0  # by the hub's monotonic clock
         self.seconds = DEFAULT_SECONDS
         self.provider: Provider | None = None
         self.timer: Timer | None = None
@@ -111,7 +111,7 @@ class Call:
 
 @final
 class Services:
-    """The services on offer and the calls under way. ``later`` runs deadlines, ``clock`` tells nanoseconds.
+    """The services on offer and the calls under way. ``later`` runs deadlines, ``clock`` measures durations.
 
     ``elsewhere`` is asked when nobody here offers a service: it may name a provider that reaches one by other means.
     """

@@ -107,8 +107,8 @@ class Endpoint:
 
     @property
     def unread_until(self) -> int:
-        """When what the peer sends was last left unread, by the hub's clock."""
-        return self._gate.hub.clock() if self._pauses > 0 else self._resumed
+        """When what the peer sends was last left unread, by the hub's monotonic clock."""
+        return self._gate.hub.monotonic() if self._pauses > 0 else self._resumed
 
     def opened(self, transport: asyncio.Transport, last: bytes = b"", last_too_big: bytes = b"") -> None:
         """The peer is there: make its session. ``last`` is what the transport wants written before it closes.
@@ -235,7 +235,7 @@ class Endpoint:
         self._pauses -= 1
         if self._pauses > 0:
             return
-        self._resumed = self._gate.hub.clock()
+        self._resumed = self._gate.hub.monotonic()
         # What came meanwhile is still to be read: until then the peer has not been silent.
         self.active = self._gate.loop.time()
         if self._transport is not None and not self._transport.is_closing():

@@ -81,6 +81,10 @@ class Gate:
             wills=limits.wills,
             wills_size=limits.wills_size,
             sessions=limits.sessions,
+            sessions_per_user=limits.sessions_per_user,
+            sessions_size=limits.sessions_size,
+            sessions_size_per_user=limits.sessions_size_per_user,
+            session_age=limits.session_age,
             offline_messages=limits.offline_messages,
             sabc_frame_size=config.sabc.frame_size,
         )

@@ -1,5 +1,6 @@
 """What the journal remembers, put back into a hub that starts."""
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,9 @@ def restore(hub: Hub, rows: Iterable[Row], limits: Limits) -> tuple[int, int, in
         elif row["protocol"] == "mqtt":
             sessions.setdefault(row["client"], _Session(row["client"])).take(row)
     book = sessions_of(hub, PROTOCOLS.index("mqtt"))
-    for session in sessions.values():
-        book.restore(session.snapshot(), limits)
+    found = [session.snapshot() for session in sessions.values()]
+    for snapshot in sorted(found, key=lambda each: each.away_since or math.inf):  # the order in which they get too old
+        book.restore(snapshot, limits)
     return retained, queued, len(sessions)
 
 
@@ -90,12 +92,17 @@ def message_of(row: Row, *, retain: bool) -> Message:
         headers_of(row["headers"]),
         tuple(FailedAttachment(NOT_KEPT) if each is None else each for each in row["attachments"] or ()),
         retain,
-        int(row["ts"].timestamp() * 1_000_000) * 1000,
+        time_of(row),
         row["connection"],
         (flags & QOS_MASK) >> QOS_SHIFT,
     )
     message.offset = row["offset"]
     return message
+
+
+def time_of(row: Row) -> int:
+    """A row's time, in nanoseconds."""
+    return int(row["ts"].timestamp() * 1_000_000) * 1000
 
 
 def headers_of(text: str | None) -> Headers:
@@ -114,6 +121,9 @@ class _Session:
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
         self._user = ""
+        self._away_since = 0
+        self._doubtful = 0
+        self._bridge = False
         self._filters: list[tuple[str, int]] = []
         self._held: set[int] = set()
         self._due: dict[int, Publish] = {}  # by the offset of the delivery
@@ -125,7 +135,11 @@ class _Session:
         kind, flags = row["kind"], row["flags"]
         qos = (flags & QOS_MASK) >> QOS_SHIFT
         if kind == "session":
+            headers = msgspec.json.decode(row["headers"] or "{}")
             self._user = row["correlation"] or ""
+            self._away_since = time_of(row) if "away" in headers else 0
+            self._doubtful = headers.get("away", 0)
+            self._bridge = headers.get("bridge", False)
         elif kind == "subscribe":
             self._filters.append((row["channel"], qos))
         elif kind == "hold":
@@ -140,7 +154,13 @@ class _Session:
             self._released[int(row["correlation"])] = _packet(row)
 
     def snapshot(self) -> Snapshot:
-        """The session as it was."""
+        """The session as it was.
+
+        MQTT-198: rows that say that a message with QoS 1 was sent are written after it was, and may be missing. So
+        where the client was there to the end, whatever waited may have been sent; this is remembered until it is sent.
+        """
+        if self._due and not self._away_since:
+            self._doubtful = max(self._due) + 1
         unfinished: list[Publish | Pubrel] = []
         names: list[tuple[int, int]] = []
         waiting: list[int] = []
@@ -160,10 +180,20 @@ class _Session:
             tuple(self._filters),
             tuple(unfinished),
             frozenset(self._held),
-            tuple(self._due[offset] for offset in waiting),
+            tuple(self._again(offset) for offset in waiting),
             tuple(names),
             tuple(waiting),
+            self._away_since,
+            self._doubtful,
+            self._bridge,
         )
+
+    def _again(self, offset: int) -> Publish:
+        """A message that waits, with DUP where it may have been sent before."""
+        frame = self._due[offset]
+        if frame.qos != 1 or offset >= self._doubtful:
+            return frame
+        return Publish(frame.topic, frame.payload, frame.qos, frame.retain, True)
 
 
 def _packet(row: Row) -> int:

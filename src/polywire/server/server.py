@@ -16,6 +16,7 @@ from polywire.hub.hub import Hub
 from polywire.journal.errors import JournalError
 from polywire.journal.kinds import PROTOCOLS as JOURNALED
 from polywire.protocols.fmqp.info import BrokerInfo
+from polywire.protocols.mqtt.stored import sessions_of
 from polywire.protocols.mqttrpc.session import RpcBridge
 from polywire.server.address import Address
 from polywire.server.admission import Admission, make_admission
@@ -24,6 +25,7 @@ from polywire.server.descriptors import connections_left, http_connections
 from polywire.server.gate import Gate
 from polywire.server.listeners import Listeners
 from polywire.server.metrics import Metrics
+from polywire.server.seldom import Seldom
 from polywire.server.speaking import spoken_by
 from polywire.server.tls import load_certificates, make_context
 
@@ -56,6 +58,8 @@ class Server:
         self.hub = Hub(
             self._loop.call_soon, self._loop.call_later, time.time_ns, list(JOURNALED), first_number=first_number()
         )
+        self._warnings: dict[str, Seldom] = {}
+        self.hub.on_warning = self._warn
         self.gate = Gate(self.hub, self._loop)
         self._admission = self._admit(loaded)
         self._tls: ssl.SSLContext | None = None
@@ -110,6 +114,7 @@ class Server:
         self._admission = admission
         self._loaded = loaded
         self._rpc.reload(self.gate.limits)
+        sessions_of(self.hub, JOURNALED.index("mqtt")).limits = self.gate.limits
         self._warn_about_descriptors()
         running = self._running.config
         left = [name for name in NEED_RESTART if getattr(config, name) != getattr(running, name)]
@@ -188,6 +193,12 @@ class Server:
         admission = make_admission(loaded.config, throttle)
         self.gate.apply(loaded.config, admission)
         return admission
+
+    def _warn(self, kind: str, text: str) -> None:
+        """Write a line that clients can cause, at most one of each kind in a few seconds."""
+        if kind not in self._warnings:
+            self._warnings[kind] = Seldom(log, self._loop.time)
+        self._warnings[kind].warn("%s", text)
 
     def _heed_descriptors(self) -> None:
         """Have no more connections than there are file descriptors for."""

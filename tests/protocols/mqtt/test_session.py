@@ -206,6 +206,22 @@ def test_a_silent_client_is_hung_up_on_after_one_and_a_half_keep_alives(broker: 
     assert broker.faults == {"MQTT-054": 1}
 
 
+@pytest.mark.rule("MQTT-199")
+@pytest.mark.parametrize("jump", [86400.0, -86400.0])
+def test_a_change_of_the_time_of_day_is_no_silence_and_hides_none(broker: Broker, jump: float) -> None:
+    client = broker.client("me", keep_alive=10)
+    clock = broker.site.clock
+    clock.advance(10)
+    client.send(Pingreq())
+    clock.jump = jump
+    clock.advance(5)
+    assert not client.closed()
+    clock.advance(9.9)
+    assert not client.closed()
+    clock.advance(0.2)
+    assert client.closed()
+
+
 def test_a_client_that_is_not_read_is_not_silent(broker: Broker) -> None:
     client = broker.client("me", keep_alive=10)
     clock = broker.site.clock

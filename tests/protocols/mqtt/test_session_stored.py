@@ -4,6 +4,7 @@ import pytest
 
 from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.demand import Watcher
+from polywire.hub.hub import Hub
 from polywire.hub.peer import Limits
 from polywire.protocols.mqtt import (
     Connack,
@@ -218,10 +219,96 @@ def test_no_session_is_kept_where_none_may_be() -> None:
     broker.client("me", clean=False)
 
 
-def test_nothing_but_a_bound_ends_a_stored_session(broker: Broker) -> None:
+@pytest.mark.rule("MQTT-195")
+def test_a_session_ends_once_its_client_was_away_for_too_long() -> None:
+    broker = Broker(limits=Limits(session_age=100.0))
+    warnings: list[tuple[str, str]] = []
+    broker.hub.on_warning = lambda kind, text: warnings.append((kind, text))
+    clock = broker.site.clock
+    away(broker, "me", ("a", 1))
+    broker.publish("a", b"x")
+    clock.advance(50)
+    away(broker, "other", ("a", 1))
+    clock.advance(49)
+    broker.resumed("me")[0].wire.lose()
+    clock.advance(50.5)
+    clock.advance(0.5)
+    assert list(broker.sessions.stored) == ["me"]
+    clock.advance(101)
+    assert broker.sessions.stored == {}
+    assert len(broker.hub.table) == 0
+    assert (broker.sessions.octets, broker.sessions._owners) == (0, {})
+    assert [kind for kind, _ in warnings] == ["session-age", "session-age"]
+    broker.client("me", clean=False, present=False)
+
+
+@pytest.mark.rule("MQTT-195")
+@pytest.mark.parametrize("jump", [86400.0 * 365, -86400.0 * 365])
+def test_the_time_of_day_does_not_age_sessions(broker: Broker, jump: float) -> None:
+    away(broker, "me", ("a", 1))
+    broker.site.clock.jump = jump
+    broker.site.clock.advance(61)
+    broker.resumed("me")
+
+
+def test_without_a_session_age_a_session_is_kept_for_good() -> None:
+    broker = Broker(limits=Limits(session_age=0.0))
     away(broker, "me", ("a", 1))
     broker.site.clock.advance(1e9)
     broker.resumed("me")
+
+
+@pytest.mark.rule("MQTT-195")
+def test_many_sessions_are_ended_a_few_at_a_time() -> None:
+    broker = Broker(limits=Limits(session_age=100.0))
+    clock = broker.site.clock
+    for number in range(50):
+        away(broker, f"{number}", ("a", 1))
+    book = broker.sessions
+    ticks = iter(range(1, 1000))
+    clock.now = 200.0
+    steady = clock.nanoseconds
+    clock.nanoseconds = lambda: steady() + next(ticks) * 100_000  # type: ignore[method-assign]
+    slow = MqttSessions(Hub(print, clock.later, clock.nanoseconds, ["mqtt"], monotonic=clock.nanoseconds), 0)
+    slow.limits = book.limits
+    slow.stored.update(book.stored)
+    for client_id, state in book.stored.items():
+        state.away = []
+        slow._owner("").stored[client_id] = state
+    slow._age()
+    assert 20 <= len(slow.stored) < 50
+    clock.advance(0.1)
+    clock.advance(0.1)
+    assert not slow.stored
+
+
+@pytest.mark.rule("MQTT-196")
+def test_however_many_sessions_one_user_has_they_cost_another_nothing() -> None:
+    limits = Limits(sessions=300, sessions_per_user=250)
+    broker = Broker(passwords={"anna": "secret", "ben": "secret"}, limits=limits)
+    anna = broker.client("anna's", clean=False, user="anna")
+    anna.subscribe(("t", 1))
+    anna.wire.lose()
+    broker.publish("t", b"x")
+    for number in range(1000):
+        broker.client(f"{number}", clean=False, user="ben").wire.lose()
+    assert list(broker.sessions.stored) == ["anna's", *map(str, range(750, 1000))]
+    again = broker.wire()
+    assert bodies(again.ask(Connect("anna's", False, 0, None, "anna", b"secret"))) == [b"x"]
+
+
+@pytest.mark.rule("MQTT-197")
+def test_what_waits_for_a_client_that_leaves_is_bounded_for_its_user() -> None:
+    limits = Limits(sessions_size_per_user=10_000, in_flight=1)
+    broker = Broker(passwords={"anna": "secret"}, limits=limits)
+    for name in ("1", "2"):
+        client = broker.client(name, clean=False, user="anna")
+        client.subscribe((name, 1))
+        for _ in range(10):
+            broker.publish(name, b"x" * 1000)
+        client.wire.lose()
+    assert broker.sessions.octets <= 10_000
+    assert list(broker.sessions.stored) == ["2"]  # what "2" had in flight is kept, so "1" had to go
 
 
 def test_a_stored_subscription_that_is_no_longer_allowed_is_not_gone_on_with(broker: Broker) -> None:

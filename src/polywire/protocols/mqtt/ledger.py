@@ -31,9 +31,18 @@ class Ledger:
         self.waiting: Final[deque[int]] = deque(waiting)
         self.sent: Final[dict[int, int]] = dict(sent)
 
-    def begin(self, user: str, *, anew: bool) -> None:
+    def begin(self, user: str, *, anew: bool, bridge: bool) -> None:
         """The session's client has connected."""
-        self._recorder.session(self._protocol, self._name, user, kept=True, anew=anew)
+        headers = '{"bridge":true}' if bridge else ""
+        self._recorder.session(self._protocol, self._name, user, kept=True, anew=anew, headers=headers)
+
+    def away(self, user: str, *, doubtful: int, bridge: bool) -> None:
+        """The session's client has gone. What waits under a name below ``doubtful`` may have been sent before.
+
+        The row's time is when the client went. A session without this row had a client when its hub was killed.
+        """
+        headers = f'{{"away":{doubtful},"bridge":true}}' if bridge else f'{{"away":{doubtful}}}'
+        self._recorder.session(self._protocol, self._name, user, kept=True, anew=False, headers=headers)
 
     def end(self) -> None:
         """Nothing is kept any more."""

@@ -168,9 +168,12 @@ class Outgoing:
             self._outbox.push(octets)
 
     def _write(self, frame: Publish, number: int) -> None:
-        """Send a message with QoS 1 or 2 for the first time, under its packet id."""
+        """Send a message with QoS 1 or 2 for the first time, as far as is known, under its packet id."""
         self._client.counters.messages_out += 1
-        octets = publication(frame.topic, frame.qos, frame.retain, number, frame.payload)
+        if frame.dup:
+            octets = encode(Publish(frame.topic, frame.payload, frame.qos, frame.retain, True, number))
+        else:
+            octets = publication(frame.topic, frame.qos, frame.retain, number, frame.payload)
         if self._state.ledger is not None and (frame.qos == 2 or self._unsafe > 0):
             self._unsafe += 1
             due = _Due(self, octets, answer=False)

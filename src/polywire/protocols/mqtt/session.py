@@ -39,7 +39,7 @@ from polywire.protocols.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from polywire.protocols.mqtt.stored import MqttSessions, SessionState, sessions_of
+from polywire.protocols.mqtt.stored import SESSIONS_FULL, MqttSessions, SessionState, sessions_of
 from polywire.protocols.mqtt.subscriptions import Subscriptions
 from polywire.protocols.mqtt.topics import RESERVED
 from polywire.protocols.mqtt.writing import encode
@@ -80,7 +80,8 @@ class MqttSession:
         self._incoming: Incoming | None = None
         self._outgoing: Outgoing | None = None
         self._subscriptions: Subscriptions | None = None
-        self._now = 0
+        self._now = 0  # when the chunk at hand came, for timestamps
+        self._heard = 0  # and by the monotonic clock, for keep alive
         self._last = b""  # the newest chunk, to show where it can't be read
         self._silence = 0  # nanoseconds without a packet after which the client is gone, 0 for ever
         self._alarm: Timer | None = None
@@ -92,6 +93,7 @@ class MqttSession:
         if self._phase == CLOSED:
             return
         self._now = self._hub.clock()
+        self._heard = self._hub.monotonic()
         self._last = data
         items: Sequence[object]
         failure: RemoteProtocolError | None = None
@@ -210,6 +212,8 @@ class MqttSession:
             self._refuse(NOT_AUTHORIZED if frame.user_name is None else BAD_USER_NAME_OR_PASSWORD, LOGIN)
         elif frame.client_id and self._sessions.belongs_to_another(frame.client_id, who.name):
             self._refuse(IDENTIFIER_REJECTED, WRONG_OWNER)
+        elif not frame.clean_session and not self._sessions.admits(frame.client_id, who.name, self._limits):
+            self._refuse(SERVER_UNAVAILABLE, SESSIONS_FULL)
         else:
             self._accept(frame, who.name)
         early = self._early
@@ -271,8 +275,8 @@ class MqttSession:
         """MQTT-054: is the client still there? One alarm at a time, set anew for what is left of the silence."""
         self._alarm = None
         # A client the hub does not read can't be heard: that time does not count.
-        heard = max(self._now, self._peer.unread_until)
-        left = self._silence - (self._hub.clock() - heard)
+        heard = max(self._heard, self._peer.unread_until)
+        left = self._silence - (self._hub.monotonic() - heard)
         if self._phase != CONNECTED:
             return
         if left > 0:

@@ -1,11 +1,12 @@
 """What outlives an MQTT connection: sessions, those of clients that are away included.
 
 ``MqttSessions`` is the hub's one book of them, by client id. A session that its client wants kept stays here while
-the client is away, with subscriptions that store what is published with QoS 1 and 2. Nothing ends it but its client,
-or the bounds: the session that has been away longest makes room for the next.
+the client is away, with subscriptions that store what is published with QoS 1 and 2. It ends when its client says so,
+when the client has been away for too long, or when its own user needs the room for another: a user's sessions never
+make room for those of somebody else.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import ClassVar, Final, cast, final
 
@@ -15,7 +16,7 @@ from polywire.hub.channels import from_mqtt
 from polywire.hub.counters import Counters
 from polywire.hub.hub import Hub, is_queue
 from polywire.hub.message import Message
-from polywire.hub.outbox import Nowhere, Outbox
+from polywire.hub.outbox import Nowhere, Outbox, Timer
 from polywire.hub.peer import Limits
 from polywire.hub.queues import Delivery
 from polywire.hub.routes import Subscription
@@ -31,11 +32,24 @@ SHARED: Final = "mqtt"
 """Where the hub keeps the book, in ``Hub.shared``."""
 
 MAX_SESSION_OCTETS: Final = 16 * 1024 * 1024
-MAX_OCTETS: Final = 256 * 1024 * 1024
-"""What may be stored for one client that is away, and for all of them, as ``flows.footprint`` counts."""
+"""What may be stored for one client that is away, as ``flows.footprint`` counts."""
+
+GRACE_SECONDS: Final = 86400.0
+"""How long a session is kept at least once the hub has started, whatever the time of day says of its age."""
+
+CHECK_SECONDS: Final = 60.0
+"""How long a changed ``session_age`` may take to be heeded."""
+
+SLICE: Final = 2_000_000
+PAUSE_SECONDS: Final = 0.01
+"""Sessions that are too old are ended for so many nanoseconds in one go, and then after so many seconds."""
+
+NANOSECONDS: Final = 1_000_000_000
 
 OFFLINE_FULL: Final = "offline-full"
 SESSION_EXPIRED: Final = "session-expired"
+SESSIONS_FULL: Final = "sessions"
+SESSION_AGE: Final = "session-age"
 UNENCODABLE: Final = "unencodable"
 
 
@@ -45,6 +59,8 @@ class Snapshot(Frame):
     """All there is to know of a session that is kept, as a value.
 
     The names are those of a ``Ledger``: of the packets in ``unfinished`` by their ids, and of those in ``waiting``.
+    ``away_since`` is the time of day at which its client went, 0 where the client was there to the end; ``doubtful`` is
+    as in ``SessionState``.
     """
 
     __match_args__: ClassVar[tuple[str, ...]] = (
@@ -56,6 +72,9 @@ class Snapshot(Frame):
         "waiting",
         "sent_names",
         "waiting_names",
+        "away_since",
+        "doubtful",
+        "bridge",
     )
 
     def __init__(
@@ -68,6 +87,9 @@ class Snapshot(Frame):
         waiting: tuple[Publish, ...],
         sent_names: tuple[tuple[int, int], ...] = (),
         waiting_names: tuple[int, ...] = (),
+        away_since: int = 0,
+        doubtful: int = 0,
+        bridge: bool = False,
     ) -> None:
         self.client_id: Final = client_id
         self.user: Final = user
@@ -77,6 +99,23 @@ class Snapshot(Frame):
         self.waiting: Final = waiting
         self.sent_names: Final = sent_names
         self.waiting_names: Final = waiting_names
+        self.away_since: Final = away_since
+        self.doubtful: Final = doubtful
+        self.bridge: Final = bridge
+
+
+@final
+class Owner:
+    """One user's kept sessions: the stored ones by client id, how many are live, the octets stored."""
+
+    def __init__(self) -> None:
+        self.stored: Final[OrderedDict[str, SessionState]] = OrderedDict()
+        self.live = 0
+        self.octets: i64 = 0
+
+    def count(self) -> int:
+        """How many sessions are kept."""
+        return len(self.stored) + self.live
 
 
 @final
@@ -84,7 +123,8 @@ class SessionState:
     """One session: its subscriptions with their QoS, the flows both ways, and what waits to be sent.
 
     ``deliveries`` are the queues' messages among the packets in flight, which stay the queues'. ``end`` ends the
-    connection that has the session at the moment.
+    connection that has the session at the moment. ``since`` is when the client went, by the monotonic clock. What waits
+    under a name of the ledger below ``doubtful`` may have been sent by an earlier life of the hub.
     """
 
     def __init__(self, client_id: str, user: str, sender: Sender, receiver: Receiver) -> None:
@@ -101,6 +141,9 @@ class SessionState:
         self.end: Callable[[], None] | None = None
         self.away: list[Subscription] = []
         self.most = 0
+        self.since = 0
+        self.doubtful = 0
+        self.bridge = False
         self.ledger: Ledger | None = None
 
     def octets(self) -> i64:
@@ -118,10 +161,15 @@ class SessionState:
         self.waiting_octets -= footprint(frame)
         return frame
 
-    def trim(self) -> int:
-        """Keep no more than may wait for a client that is away. Returns how many newer messages that cost."""
+    def trim(self, room: i64) -> int:
+        """Keep no more than may wait for a client that is away, and no more than ``room`` octets if that can be.
+
+        Returns how many newer messages that cost.
+        """
         cost = 0
-        while self.waiting and (len(self.waiting) > self.most or self.waiting_octets > MAX_SESSION_OCTETS):
+        while self.waiting and (
+            len(self.waiting) > self.most or self.waiting_octets > MAX_SESSION_OCTETS or self.octets() > room
+        ):
             self.waiting_octets -= footprint(self.waiting.pop())
             cost += 1
         if self.ledger is not None:
@@ -165,7 +213,10 @@ class AwaySubscription(Subscription):
 
 @final
 class MqttSessions:
-    """All sessions of a hub: ``live`` ones have a connection, ``stored`` ones wait for their client's return."""
+    """All sessions of a hub: ``live`` ones have a connection, ``stored`` ones wait for their client's return.
+
+    Those that are stored are in the order in which their clients went.
+    """
 
     def __init__(self, hub: Hub, protocol: int) -> None:
         self._hub: Final = hub
@@ -173,16 +224,49 @@ class MqttSessions:
         self.protocol: Final = protocol
         self.nowhere: Final = Outbox(Nowhere(), hub.flusher)
         self.live: Final[dict[str, SessionState]] = {}
-        self.stored: Final[dict[str, SessionState]] = {}
+        self.stored: Final[OrderedDict[str, SessionState]] = OrderedDict()
         self.octets: i64 = 0
+        self.limits = Limits()
+        self._owners: Final[dict[str, Owner]] = {}
+        self._live_kept = 0
+        self._timer: Timer | None = None
         self._last_away = 0
         self._last_name = 0
 
-    def claim(self, client_id: str, user: str, limits: Limits, end: Callable[[], None], *, clean: bool) -> SessionState:
-        """The session a client that connects is to have. Ask ``belongs_to_another`` first.
+    def admits(self, client_id: str, user: str, limits: Limits) -> bool:
+        """MQTT-196: whether a client may have a session that is kept: what is too many, its own user must give up."""
+        live = self.live.get(client_id)
+        if limits.sessions == 0 or client_id in self.stored or (live is not None and not live.clean):
+            return True
+        owner = self._owners.get(user)
+        while True:
+            mine = 0 if owner is None else owner.count()
+            if mine < limits.sessions_per_user and len(self.stored) + self._live_kept < limits.sessions:
+                return True
+            if owner is None or not owner.stored:
+                self._hub.warn(
+                    SESSIONS_FULL,
+                    f"MQTT client {client_id!r} of {_named(user)} is refused: the user has {mine} persistent sessions, "
+                    f"the hub {len(self.stored) + self._live_kept}, and no more are allowed",
+                )
+                return False
+            self._give_up(owner)
+
+    def claim(
+        self,
+        client_id: str,
+        user: str,
+        limits: Limits,
+        end: Callable[[], None],
+        *,
+        clean: bool,
+        bridge: bool = False,
+    ) -> SessionState:
+        """The session a client that connects is to have. Ask ``belongs_to_another`` and ``admits`` first.
 
         MQTT-071: whoever has it at the moment is disconnected.
         """
+        self.limits = limits
         if not client_id:
             client_id = self._own_name()
         live = self.live.get(client_id)
@@ -200,7 +284,11 @@ class MqttSessions:
         if recorder is not None and not clean:
             if state.ledger is None:
                 state.ledger = Ledger(recorder, self.protocol, client_id)
-            state.ledger.begin(user, anew=not state.present)
+            state.ledger.begin(user, anew=not state.present, bridge=bridge)
+        if not clean:
+            self._owner(user).live += 1
+            self._live_kept += 1
+        state.bridge = bridge
         state.clean = clean
         state.end = end
         self.live[client_id] = state
@@ -214,38 +302,51 @@ class MqttSessions:
     def part(self, state: SessionState, limits: Limits) -> None:
         """A session's connection has ended: store what is to be kept."""
         state.end = None
+        self.limits = limits
         if self.live.get(state.client_id) is state:
             del self.live[state.client_id]
-        if state.clean or limits.sessions == 0:
+        if state.clean:
+            return
+        owner = self._owner(state.user)
+        owner.live -= 1
+        self._live_kept -= 1
+        if limits.sessions == 0:
             if state.ledger is not None:
                 state.ledger.end()
+            self._forget_if_idle(state.user)
             return
-        while len(self.stored) >= limits.sessions:
-            self._expire()
-        state.most = limits.offline_messages
-        self._store(state)
-        while self.octets > MAX_OCTETS and self.stored:
-            self._expire()
+        state.since = self._hub.monotonic()
+        self._store(state, owner)
+        if state.ledger is not None:
+            state.ledger.away(state.user, doubtful=state.doubtful, bridge=state.bridge)
+        while self._too_large(owner) and owner.stored and owner.octets > 0:
+            self._give_up(owner)
 
     def keep(self, state: SessionState, message: Message, pattern: str, qos: int) -> None:
         """Store a message for a client that is away, if there is room."""
         topic = name_for(message.channel, pattern)
         size: i64 = OVERHEAD + i64(len(topic)) + i64(len(message.body))
+        owner = self._owner(state.user)
         if (
             len(state.waiting) >= state.most
             or state.waiting_octets + size > MAX_SESSION_OCTETS
-            or self.octets + size > MAX_OCTETS
+            or owner.octets + size > self.limits.sessions_size_per_user
+            or self.octets + size > self.limits.sessions_size
         ):
             self._counters.drop(OFFLINE_FULL)
+            words = "a message on {!r} is not kept for MQTT client {!r} of {}, which is away: there is no room"
+            self._hub.warn(OFFLINE_FULL, words.format(topic, state.client_id, _named(state.user)))
             return
         try:
             check_publication(topic, message.body)
         except LocalProtocolError:
             self._counters.drop(UNENCODABLE)
             return
-        state.push(Publish(topic, message.body, qos))
+        retain = state.bridge and message.retain
+        state.push(Publish(topic, message.body, qos, retain))
         if state.ledger is not None:
-            state.ledger.push(topic, message, qos, retain=False)
+            state.ledger.push(topic, message, qos, retain=retain)
+        owner.octets += size
         self.octets += size
 
     def snapshot(self) -> list[Snapshot]:
@@ -254,7 +355,12 @@ class MqttSessions:
         return [state.snapshot() for state in [*self.stored.values(), *kept]]
 
     def restore(self, snapshot: Snapshot, limits: Limits) -> None:
-        """Store a session that an earlier life of the hub had."""
+        """Store a session that an earlier life of the hub had. To be called in the order of ``away_since``, 0 last.
+
+        MQTT-195: its age is what the time of day says, but a clock that was set wrong, or a hub that was down for long,
+        does not end it: it is kept for another ``GRACE_SECONDS`` at least.
+        """
+        self.limits = limits
         sender = Sender(max_in_flight=limits.in_flight, unfinished=snapshot.unfinished)
         receiver = Receiver(max_held=limits.in_flight, held=snapshot.held)
         state = SessionState(snapshot.client_id, snapshot.user, sender, receiver)
@@ -264,16 +370,33 @@ class MqttSessions:
                 self._hub.recorder, self.protocol, snapshot.client_id, snapshot.waiting_names, snapshot.sent_names
             )
         state.filters.update(snapshot.filters)
+        state.bridge = snapshot.bridge
+        state.doubtful = snapshot.doubtful
         for frame in snapshot.waiting:
             state.push(frame)
-        self.part(state, limits)
+        if limits.sessions == 0:
+            if state.ledger is not None:
+                state.ledger.end()
+            return
+        oldest = max(0.0, limits.session_age - GRACE_SECONDS)
+        age = max(0, self._hub.clock() - snapshot.away_since) if snapshot.away_since else 0
+        state.since = self._hub.monotonic() - min(age, int(oldest * NANOSECONDS))
+        self._store(state, self._owner(state.user))
+        if state.ledger is not None and not snapshot.away_since:
+            state.ledger.away(state.user, doubtful=state.doubtful, bridge=state.bridge)
 
-    def _store(self, state: SessionState) -> None:
-        cost = state.trim()
+    def _store(self, state: SessionState, owner: Owner) -> None:
+        limits = self.limits
+        state.most = limits.offline_messages
+        room: i64 = min(limits.sessions_size - self.octets, limits.sessions_size_per_user - owner.octets)
+        cost = state.trim(room)
         if cost:
             self._counters.drop(OFFLINE_FULL, cost)
         self.stored[state.client_id] = state
+        owner.stored[state.client_id] = state
         self.octets += state.octets()
+        owner.octets += state.octets()
+        self._wait()
         self._last_away -= 1
         for topic_filter, qos in state.filters.items():
             pattern = from_mqtt(topic_filter)
@@ -285,19 +408,77 @@ class MqttSessions:
     def _take(self, client_id: str) -> SessionState | None:
         state = self.stored.pop(client_id, None)
         if state is not None:
+            owner = self._owner(state.user)
+            del owner.stored[client_id]
+            owner.octets -= state.octets()
             self.octets -= state.octets()
             for subscription in state.away:
                 self._hub.table.discard(subscription)
             state.away = []
+            self._forget_if_idle(state.user)
         return state
 
-    def _expire(self) -> None:
-        """The session that has been away longest makes room."""
-        state = self._take(next(iter(self.stored)))
-        if state is not None:
-            if state.ledger is not None:
-                state.ledger.end()
-            self._counters.drop(SESSION_EXPIRED, len(state.waiting) + state.sender.in_flight())
+    def _end_stored(self, client_id: str) -> int:
+        """Keep a stored session no longer. Returns how many messages that cost."""
+        state = self._take(client_id)
+        if state is None:
+            return 0
+        if state.ledger is not None:
+            state.ledger.end()
+        lost = len(state.waiting) + state.sender.in_flight()
+        self._counters.drop(SESSION_EXPIRED, lost)
+        return lost
+
+    def _give_up(self, owner: Owner) -> None:
+        """Of one user's sessions, the one that has been away longest makes room for another of the same user."""
+        client_id, state = next(iter(owner.stored.items()))
+        lost = self._end_stored(client_id)
+        words = "the stored session of MQTT client {!r} of {} makes room for another of this user; {} messages are lost"
+        self._hub.warn(SESSION_EXPIRED, words.format(client_id, _named(state.user), lost))
+
+    def _wait(self) -> None:
+        """Look after the sessions when the next one may be too old."""
+        if self._timer is None and self.stored and self.limits.session_age > 0:
+            since = next(iter(self.stored.values())).since
+            left = self.limits.session_age - (self._hub.monotonic() - since) / NANOSECONDS
+            self._timer = self._hub.later(min(max(left, 0.0), CHECK_SECONDS), self._age)
+
+    def _age(self) -> None:
+        """MQTT-195: end the sessions whose clients have been away for too long, a few at a time."""
+        self._timer = None
+        age = int(self.limits.session_age * NANOSECONDS)
+        begun = self._hub.monotonic()
+        ended = lost = 0
+        while age and self.stored:
+            client_id, state = next(iter(self.stored.items()))
+            now = self._hub.monotonic()
+            if now - state.since < age:
+                break
+            if now - begun > SLICE:
+                self._timer = self._hub.later(PAUSE_SECONDS, self._age)
+                break
+            lost += self._end_stored(client_id)
+            ended += 1
+        if ended:
+            words = f"{ended} MQTT sessions ended: their clients were away for longer than limits.session_age"
+            self._hub.warn(SESSION_AGE, f"{words}; {lost} messages are lost")
+        self._wait()
+
+    def _too_large(self, owner: Owner) -> bool:
+        limits = self.limits
+        return owner.octets > limits.sessions_size_per_user or self.octets > limits.sessions_size
+
+    def _owner(self, user: str) -> Owner:
+        owner = self._owners.get(user)
+        if owner is None:
+            owner = Owner()
+            self._owners[user] = owner
+        return owner
+
+    def _forget_if_idle(self, user: str) -> None:
+        owner = self._owners.get(user)
+        if owner is not None and owner.count() == 0:
+            del self._owners[user]
 
     def _own_name(self) -> str:
         """MQTT-062: a client id nobody else has."""
@@ -306,6 +487,10 @@ class MqttSessions:
             name = f"polywire-{self._last_name}"
             if name not in self.live and name not in self.stored:
                 return name
+
+
+def _named(user: str) -> str:
+    return f"user {user!r}" if user else "the anonymous user"
 
 
 def sessions_of(hub: Hub, protocol: int) -> MqttSessions:

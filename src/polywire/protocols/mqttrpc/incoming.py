@@ -118,7 +118,7 @@ class TopicRequests:
 
     def _start(self, service: str, topic: str, request: Request, client: Client) -> None:
         now = self._hub.clock()
-        step = self._calls.receive(request, self._methods, now / 1e9)
+        step = self._calls.receive(request, self._methods, self._hub.monotonic() / 1e9)
         made = step.call
         if step.failure is not None:
             self._refuse(topic, request.correlation_id, step.failure)

@@ -87,7 +87,7 @@ class TopicProvider(Provider):
             client.counters.drop(FORBIDDEN)
             return
         now = self._hub.clock()
-        step = self._calls.receive(response, now / 1e9)
+        step = self._calls.receive(response, self._hub.monotonic() / 1e9)
         if step.last:
             self._forget(call)
         self._publisher.client.counters.messages_out += 1
@@ -121,7 +121,7 @@ class TopicProvider(Provider):
         number = self._ids.new(self._open)
         timeout, unit = from_seconds(min(max(call.seconds, 0.001), MAX_TIMEOUT / 1000))
         request = Request(number, call.method, message.body, last, timeout, unit)
-        self._calls.start(request, Shape((not last, call.streamed)), self._hub.clock() / 1e9)
+        self._calls.start(request, Shape((not last, call.streamed)), self._hub.monotonic() / 1e9)
         self._open[number] = call
         self._numbers[call] = number
         self._by_service.setdefault(call.service, {})[call] = None
@@ -153,7 +153,7 @@ class TopicProvider(Provider):
     def _unheard_of(self, service: str, number: int) -> None:
         """MQTTRPC-15: count a Response nobody here waits for, and log it now and then."""
         self._publisher.client.counters.drop(UNKNOWN)
-        self._warnings.add(number, service_topic(service), self._hub.clock() / 1e9)
+        self._warnings.add(number, service_topic(service), self._hub.monotonic() / 1e9)
 
 
 @final

@@ -210,8 +210,31 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, Count("Retained (cached) messages, all channels together.", least=0, most=100_000_000)
     ] = 100_000
     retained_octets: Annotated[int, Size("Their octets, all together.", least=4 * KIB, most=1024 * GIB)] = 256 * MIB
-    sessions: Annotated[int, Count("MQTT sessions kept for clients that are away.", least=0, most=10_000_000)] = 10_000
-    offline_messages: Annotated[int, Count("Messages kept for one such client.", least=0, most=1_000_000)] = 1_000
+    sessions: Annotated[
+        int,
+        Count("Persistent MQTT sessions, of connected clients and of clients that are away.", least=0, most=10_000_000),
+    ] = 20_000
+    sessions_per_user: Annotated[
+        int, Count("Persistent MQTT sessions of one user; without `[auth]` all clients are one user.", most=10_000_000)
+    ] = 10_000
+    sessions_size: Annotated[
+        int, Size("Messages kept for all MQTT clients that are away.", least=4 * KIB, most=1024 * GIB)
+    ] = 256 * MIB
+    sessions_size_per_user: Annotated[
+        int, Size("Messages kept for those of one user.", least=4 * KIB, most=1024 * GIB)
+    ] = 128 * MIB
+    session_age: Annotated[
+        float,
+        Seconds(
+            "How long an MQTT session is kept while its client is away.",
+            least=1,
+            most=100 * 365 * 86400,
+            never="no limit",
+        ),
+    ] = 7 * 86400.0
+    offline_messages: Annotated[
+        int, Count("Messages kept for one MQTT client that is away.", least=0, most=1_000_000)
+    ] = 1_000
 
 
 class Jwt(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
