@@ -11,6 +11,7 @@ from typing import Self
 import argon2
 import pytest
 
+from polywire.protocols.fmqp.frames import CACHE, LAST_WILL, Publication
 from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import (
     Connack,
@@ -23,10 +24,12 @@ from polywire.protocols.mqtt import (
     Publish,
     Suback,
     Subscribe,
+    Will,
     encode,
 )
 from tests.hub_process import HubProcess, running_hub
 from tests.interop.speaker import HungUpError, StreamWire
+from tests.wires import Fmqp, connected
 
 CLOCK = """
 import pathlib, runpy, sys, time
@@ -230,3 +233,37 @@ def test_a_change_of_the_time_of_day_neither_ends_a_connection_nor_keeps_one(tmp
         jump.write_text(str(-DAY))
         assert client.hangs_up()
         assert 6.9 < time.monotonic() - begun < 15
+
+
+@pytest.mark.rule("MQTT-200", "FMQP-63")
+def test_the_wills_of_those_who_were_connected_when_the_hub_was_killed_are_published(tmp_path: Path) -> None:
+    with running_hub(journal=tmp_path / "journal") as hub:
+        with kept(hub, "watcher") as watcher:
+            watcher.subscribe("status/#", 1)
+            watcher.leave()
+        lost = Mqtt(hub, Connect("dev", True, 0, Will("status/dev", b"offline", 1, retain=True)))
+        left = Mqtt(hub, Connect("polite", True, 0, Will("status/polite", b"offline", 1, retain=True)))
+        left.leave()
+        with lost, left, connected(hub.addresses["fmqp"]) as line, Mqtt(hub, Connect("")) as publisher:
+            fmqp = Fmqp(line)
+            fmqp.say(Publication("status/fmqp", b"offline", CACHE | LAST_WILL))
+            fmqp.settled()
+            publisher.publish("other", b"what came before is in the journal now")
+            hub.stop(signal.SIGKILL)
+    for life in range(2):
+        with running_hub(journal=tmp_path / "journal") as hub:
+            if life == 0:
+                hub.wait_for_log("2 last wills of its clients are published")
+            with Mqtt(hub, Connect("")) as late:
+                late.say(Subscribe(1, (("status/#", 1),)))
+                assert late.hear() == Suback(1, (1,))
+                found = [late.hear(), late.hear()]
+                assert {frame.topic for frame in found if isinstance(frame, Publish)} == {"status/dev", "status/fmqp"}
+            assert not [line for line in hub.errors if "last wills" in line][1 - life :]
+            hub.stop(signal.SIGKILL)
+    with running_hub(journal=tmp_path / "journal") as hub, kept(hub, "watcher") as watcher:
+        with Mqtt(hub, Connect("")) as publisher:
+            publisher.publish("status/end", b"end")
+        sent = [watcher.hear() for _ in range(3)]
+        topics = [frame.topic for frame in sent if isinstance(frame, Publish)]
+        assert topics == ["status/dev", "status/fmqp", "status/end"]

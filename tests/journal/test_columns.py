@@ -162,7 +162,7 @@ def test_whatever_is_appended_comes_out_again() -> None:
     columns = Columns(5)
     expected = []
     for _ in range(2000):
-        kind, protocol = dice.randrange(len(KINDS) - 1), dice.randrange(-1, len(PROTOCOLS))
+        kind, protocol = dice.randrange(len(KINDS)), dice.randrange(-1, len(PROTOCOLS))
         words = [dice.choice(["", "ä", "word", "x" * 50]) for _ in range(4)]
         channel, body = dice.choice(["", "a", "a/ö/c"]), dice.randbytes(dice.choice([0, 1, 100]))
         numbers = (dice.randrange(3), dice.randrange(2), TIME + dice.randrange(2) * 1000)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from polywire.journal.framing import BadMessage
 from polywire.journal.head import make_head
+from polywire.journal.kinds import EARLIER_KINDS
 from polywire.journal.lost_head import find_head
 
 
@@ -19,6 +20,15 @@ def test_a_head_with_any_one_octet_wrong_is_made_again(node: str) -> None:
         found = find_head(memoryview(octets))
         assert (found.octets, found.node) == (head.octets, node)
         assert found.damage
+
+
+def test_the_head_of_a_segment_from_before_there_was_a_kind_is_made_again() -> None:
+    for kinds in EARLIER_KINDS:
+        head = make_head("hub-1", kinds)
+        assert head.octets != make_head("hub-1").octets
+        octets = bytearray(head.octets + b"batches")
+        octets[len(head) - 5] ^= 1
+        assert find_head(memoryview(octets)).octets == head.octets
 
 
 def test_a_head_that_is_right_says_so() -> None:

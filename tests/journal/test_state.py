@@ -6,6 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from polywire.hub.client import Client
+from polywire.hub.message import Message
 from polywire.journal.state import fold, references, resolve
 from tests.journal.recording import MQTT, Recording
 
@@ -131,3 +133,17 @@ def test_a_delivery_whose_message_is_gone_is_left_out(rec: Recording) -> None:
     table = rec.table()
     state = fold(table)
     assert [row["kind"] for row in resolve(state, {}).to_pylist()] == ["session"]
+
+
+def test_last_wills_are_left_until_they_are_over_in_one_fold_or_several(rec: Recording) -> None:
+    other = Client(99, MQTT, rec.client.outbox, rec.client.counters)
+    rec.recorder.will_left(Message("a", b"1"), rec.client, 0)
+    rec.recorder.will_left(Message("a", b"2"), other, 0)
+    first = rec.table()
+    assert [body for _, _, body in left(first)] == [b"1", b"2"]
+    rec.recorder.wills_over(rec.client)
+    second = rec.table()
+    assert [body for _, _, body in left(pa.concat_tables([first, second]))] == [b"2"]
+    rec.recorder.will_left(Message("a", b"3"), rec.client, 0)
+    in_steps = fold(pa.concat_tables([fold(pa.concat_tables([fold(first), second])), rec.table()]))
+    assert [body for _, _, body in left(in_steps)] == [b"2", b"3"]

@@ -6,37 +6,61 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.message import Date, Message
 from polywire.hub.recorder import Recorder
 from polywire.journal.batches import BatchMaker
 from polywire.journal.schema import PLAIN_SCHEMA, SCHEMA
 from polywire.journal.state import fold, references, resolve
-from polywire.protocols.fmqp.frames import CACHE, Publication
+from polywire.protocols.fmqp.frames import CACHE, DEBUG, LAST_WILL, Publication
 from polywire.protocols.fmqp.frames import encode as encode_fmqp
 from polywire.protocols.fmqp.session import FmqpSession
-from polywire.protocols.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe, Unsubscribe
-from polywire.server.restoring import headers_of, restore
+from polywire.protocols.mqtt import (
+    Disconnect,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Unsubscribe,
+    Will,
+)
+from polywire.server.restoring import headers_of, publish_wills, restore
 from tests.protocols.mqtt.broker import Broker, MqttClient
 
 
 class Life:
     """One life of a hub with a journal in memory; ``again`` is the next one."""
 
-    def __init__(self, rows: Any = None, first: int = 0, at: float = 1.0) -> None:
+    def __init__(
+        self,
+        rows: Any = None,
+        first: int = 0,
+        at: float = 1.0,
+        heard: str = "",
+        rules: AccessRules | None = None,
+    ) -> None:
         self.broker = Broker()
         self.broker.site.clock.jump = at
+        self.heard = self.broker.recorder(heard) if heard else None
         self.hub = self.broker.hub
         self.recorder = Recorder(first, self.hub.clock, lambda: None)
         self.hub.recorder = self.recorder
         self._rows = PLAIN_SCHEMA.empty_table() if rows is None else rows
-        self.counts = restore(self.hub, self._state().to_pylist(), self.broker.limits)
+        state = self._state().to_pylist()
+        wills: list[dict[str, Any]] = []
+        self.counts = restore(self.hub, state, self.broker.limits, wills)
+        publish_wills(self.hub, wills, rules or AccessRules())
+        self.wills = len(wills)
 
-    def again(self, at: float = 1.0) -> "Life":
-        """The hub is killed and started, ``at`` a time of day."""
+    def again(self, at: float = 1.0, heard: str = "", rules: AccessRules | None = None) -> "Life":
+        """The hub is killed and started, ``at`` a time of day, and somebody hears what is published on ``heard``."""
         maker = BatchMaker("here")
         made = [maker.make(columns) for columns in self.recorder.take()]
         self._rows = pa.concat_tables([self._rows, pa.Table.from_batches(made, SCHEMA).cast(PLAIN_SCHEMA)])
-        return Life(self._rows, self._rows.num_rows, at)
+        return Life(self._rows, self._rows.num_rows, at, heard, rules)
 
     def _state(self) -> Any:
         left = fold(self._rows)
@@ -187,6 +211,60 @@ def test_a_session_that_had_a_client_when_the_hub_was_killed_is_as_old_as_the_st
     assert list(second.broker.sessions.stored) == ["dev"]
     third = second.again(at=86400 * 107 - 60)
     assert list(third.broker.sessions.stored) == ["dev"]
+
+
+@pytest.mark.rule("MQTT-200")
+def test_wills_of_the_clients_of_a_killed_hub_are_published_once(life: Life) -> None:
+    broker = life.broker
+    broker.client("dev", clean=False).subscribe(("will/#", 2))
+    broker.client("a", will=Will("will/a", b"a is gone", 1, retain=True))
+    broker.client("b", will=Will("will/b", b"b is gone", 2))
+    broker.client("left", will=Will("will/left", b"no")).send(Disconnect()).wire.lose()
+    broker.client("lost", will=Will("will/lost", b"at once", 1)).wire.lose()
+    broker.client("queue", will=Will("queue/wills", b"work"))
+    again = life.again()
+    assert again.wills == 3
+    assert (again.kept("will/a"), again.kept("will/left")) == (b"a is gone", None)
+    assert again.queue("wills") == [b"work"]
+    _, sent = again.broker.resumed("dev")
+    assert [(frame.payload, frame.qos) for frame in sent if isinstance(frame, Publish)] == [
+        (b"at once", 1),
+        (b"a is gone", 1),
+        (b"b is gone", 2),
+    ]
+    third = again.again()
+    assert third.wills == 0
+    assert third.queue("wills") == [b"work"]
+
+
+@pytest.mark.rule("FMQP-62", "FMQP-63", "FMQP-77")
+def test_fmqp_s_wills_come_back_with_their_flags_and_without_signals(life: Life) -> None:
+    wire = life.broker.site.connect("fmqp", FmqpSession)
+    wills = [
+        ("a", b"1", CACHE),
+        ("a", b"2", CACHE),
+        ("c", b"", CACHE),
+        ("*/b", b"3", DEBUG),
+        ("$/signals/stop", b"x", 0),
+    ]
+    life.hub.on_signal = lambda _what: None
+    life.broker.publish("c", b"cached", retain=True)
+    wire.feed(b"".join(encode_fmqp(Publication(topic, body, flags | LAST_WILL)) for topic, body, flags in wills))
+    again = life.again(heard="x/b")
+    assert again.wills == 4
+    assert (again.kept("a"), again.kept("c")) == (b"2", None)
+    heard = again.heard
+    assert heard is not None
+    (message,) = heard.got
+    assert (message.body, message.encoded[2 * 16]) == (b"3", encode_fmqp(Publication("*/b", b"3", DEBUG)))
+
+
+def test_a_will_that_is_no_longer_allowed_is_not_published(life: Life) -> None:
+    life.broker.client("a", will=Will("will/a", b"a is gone", 1, retain=True))
+    again = life.again(rules=AccessRules([AccessRule(["publish"], ["other"])]))
+    assert again.wills == 1
+    assert again.kept("will/a") is None
+    assert again.again().wills == 0
 
 
 def test_qos_2_is_exactly_once_across_a_restart_in_both_directions(life: Life) -> None:

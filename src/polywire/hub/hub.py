@@ -141,10 +141,32 @@ class Hub:
             client.counters.connected -= 1
             self._presence()
 
+    def leave_will(self, client: Client, message: Message, size: int, mark: int = 0) -> None:
+        """Keep a last will of ``size`` bytes until the client's connection ends, even if the hub is killed first.
+
+        ``mark`` comes back from the journal with the will, for the client's protocol. A signal is for this life only.
+        """
+        client.wills.add(message, size)
+        if self.recorder is not None and not is_service_channel(message.channel):
+            self.recorder.will_left(message, client, mark)
+
+    def withdraw_wills(self, client: Client) -> None:
+        """The client's last wills are not to be published."""
+        if len(client.wills) > 0:
+            client.wills.clear()
+            if self.recorder is not None:
+                self.recorder.wills_over(client)
+
     def send_wills(self, client: Client) -> None:
         """Publish what the client wanted published at its end, in the order in which it was sent."""
+        wills = client.wills.take()
+        if not wills:
+            return
+        recorder = self.recorder
+        if recorder is not None:
+            recorder.together(True)  # a hub that is killed now publishes all of them when it starts again, or none
         now = self.clock()
-        for will in client.wills.take():
+        for will in wills:
             message = Message(will.channel, will.body, retain=will.retain, time=now, origin=will.origin, qos=will.qos)
             message.encoded.update(will.encoded)
             if is_service_channel(message.channel):
@@ -153,6 +175,9 @@ class Hub:
                 self.publish(message, client, acknowledged=False, must_retain=False, flags=WILL_FLAG)
             else:
                 self.clear(message, client)
+        if recorder is not None:
+            recorder.wills_over(client)
+            recorder.together(False)
 
     def signal(self, channel: str, client: Client) -> None:
         """A client has published to a service channel: do what it asks for, if it may."""

@@ -43,6 +43,8 @@ from polywire.journal.kinds import (
     SUBSCRIBE,
     UNHEARD_FLAG,
     UNSUBSCRIBE,
+    WILL,
+    WILL_FLAG,
 )
 from polywire.protocols.frame import RAW_KEPT
 
@@ -206,6 +208,25 @@ class Recorder:
     def applied(self, name: str, place: str, headers: str = "") -> None:
         """A client that publishes in parts has got so far. ``headers`` is a JSON object."""
         self._note(SESSION, NO_PROTOCOL, PERSISTENT_FLAG, 0, name, "", place, headers)
+
+    def will_left(self, message: Message, client: Client, mark: int) -> None:
+        """A client has left a last will. ``mark`` is what its protocol wants to know when the will is published."""
+        flags = WILL_FLAG | message.qos << QOS_SHIFT
+        if message.retain:
+            flags |= RETAIN_FLAG
+        channel = message.channel
+        if not is_literal(channel):
+            channel = to_stars(channel)
+            flags |= PATTERN_FLAG
+        who = client.identity
+        headers = _json({"user": who.name, "groups": sorted(who.groups), "how": who.how, "mark": mark})
+        number = client.number
+        self._note(WILL, client.protocol, flags, number, client.name, channel, str(number), headers, message.body)
+
+    def wills_over(self, client: Client) -> None:
+        """A client's last wills were published, or are not to be."""
+        number = client.number
+        self._note(WILL, client.protocol, WILL_FLAG | CLEAN_FLAG, number, client.name, "", str(number))
 
     def wished(self, protocol: int, name: str, topic_filter: str, qos: int) -> None:
         """A kept session has subscribed to a filter, written as its protocol does."""

@@ -50,15 +50,18 @@ class Head:
         return len(self.octets)
 
 
-def blank_head(node: str) -> bytes:
-    """What Arrow writes before the first batch of a segment of this node, the digits of its CRC zeros."""
-    octets = _empty_stream(node)
+def blank_head(node: str, kinds: int = len(KIND_VALUES)) -> bytes:
+    """What Arrow writes before the first batch of a segment of this node, the digits of its CRC zeros.
+
+    ``kinds`` is how many of the kinds were known when it was written.
+    """
+    octets = _empty_stream(node, kinds)
     return octets[: _end_of_head(memoryview(octets))]
 
 
-def make_head(node: str) -> Head:
-    """The head of a new segment."""
-    octets = bytearray(blank_head(node))
+def make_head(node: str, kinds: int = len(KIND_VALUES)) -> Head:
+    """The head of a new segment, or of one that was begun when there were fewer ``kinds``."""
+    octets = bytearray(blank_head(node, kinds))
     view = memoryview(octets)
     put_crc(view, parse_message(view, 0, len(view)).length)
     return read_head(view)
@@ -96,9 +99,9 @@ def _end_of_head(data: memoryview) -> int:
     return end
 
 
-def _empty_stream(node: str) -> bytes:
+def _empty_stream(node: str, kinds: int = len(KIND_VALUES)) -> bytes:
     """A head, and a batch without rows behind it."""
-    values = {"node": node_values(node), "kind": KIND_VALUES, "protocol": PROTOCOL_VALUES}
+    values = {"node": node_values(node), "kind": KIND_VALUES.slice(0, kinds), "protocol": PROTOCOL_VALUES}
     columns = []
     for field in SCHEMA:
         if field.name in values:

@@ -26,7 +26,11 @@ KINDS: Final = (
     "hold",
     "release",
     "gap",
+    "will",
 )
+
+EARLIER_KINDS: Final = (19,)
+"""How many kinds there were when segments were written that may still be around."""
 
 PUBLISH: Final = 0
 ENQUEUE: Final = 1
@@ -48,6 +52,7 @@ HOLD: Final = 16
 RELEASE: Final = 17
 GAP: Final = 18
 """Never stored: what a reader shows in place of a batch that can't be read."""
+WILL: Final = 19
 
 PROTOCOLS: Final = ("umq", "micromsg", "fmqp", "mqtt", "mqttrpc", "sabc", "http")
 
@@ -76,7 +81,7 @@ UNHEARD_FLAG: Final = 32
 WILL_FLAG: Final = 64
 """A last will."""
 CLEAN_FLAG: Final = 128
-"""A session begins anew, or ends for good."""
+"""A session begins anew, or ends for good; in a row of kind ``will``: the connection's last wills are over."""
 QUEUED_FLAG: Final = 256
 """A delivery or acknowledgement that belongs to a queue."""
 PATTERN_FLAG: Final = 512

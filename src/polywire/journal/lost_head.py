@@ -1,8 +1,9 @@
 """A damaged head of a segment, made again, so that the batches behind it can be decoded.
 
-The only thing in a head that is not the same in every segment is the node's name. So heads are made for the names that
-may have stood there, and one is taken if the damaged head proves it: its CRC is the one that was written, or it differs
-in nothing but one digit of that. What is damaged in more than one place at once may stay lost.
+The only things in a head that are not the same in every segment are the node's name and how many kinds of rows there
+were. So heads are made for the names that may have stood there, and one is taken if the damaged head proves it: its CRC
+is the one that was written, or it differs in nothing but one digit of that. What is damaged in more than one place at
+once may stay lost.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from typing import Final
 
 from polywire.journal.framing import CRC_DIGITS, BadMessage, digits_at, parse_message
 from polywire.journal.head import Head, make_head, read_head
+from polywire.journal.kinds import EARLIER_KINDS, KINDS
 
 LONGEST_NAME: Final = 64
 """In octets; hosts have no longer names."""
@@ -32,9 +34,10 @@ def find_head(data: memoryview) -> Head:
         return read_head(data)
     except BadMessage as error:
         for name in _names(data):
-            made = make_head(name)
-            if _proves(data, made):
-                return dataclasses.replace(made, damage=error.reason)
+            for kinds in (len(KINDS), *EARLIER_KINDS):
+                made = make_head(name, kinds)
+                if _proves(data, made):
+                    return dataclasses.replace(made, damage=error.reason)
         raise
 
 

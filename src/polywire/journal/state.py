@@ -1,4 +1,4 @@
-"""The hub's state, made of the journal's rows: retained messages, queues, sessions that are kept.
+"""The hub's state, made of the journal's rows: retained messages, queues, sessions that are kept, last wills.
 
 State is a table of those rows that still mean something. ``fold`` takes the rows out that a later one has undone, so
 the state at some offset is the fold of an earlier state and the rows between. It works on whole columns: what is not
@@ -23,7 +23,7 @@ NO_ROWS: Final[Any] = PLAIN_SCHEMA.empty_table()
 def fold(rows: Any) -> Any:
     """Of a table with at least the columns ``KEYS``, in order of offsets, the rows that still mean something."""
     keys = rows.select(KEYS)
-    kept = [_retained(keys), _queued(keys), *_sessions(keys)]
+    kept = [_retained(keys), _queued(keys), *_sessions(keys), *_wills(keys)]
     offsets = pa.concat_arrays([pa.array(each, pa.int64()) for each in kept])
     return rows.filter(pc.is_in(rows["offset"], value_set=offsets))
 
@@ -95,6 +95,16 @@ def _sessions(rows: Any) -> list[Any]:
         sent,
     ]
     return [each["offset"].combine_chunks() for each in left]
+
+
+def _wills(rows: Any) -> list[Any]:
+    """The last wills of connections that had not ended."""
+    mine = rows.filter(_is(rows, "will"))
+    if not mine.num_rows:
+        return []
+    over = mine.filter(_has(mine, CLEAN_FLAG)).group_by("correlation").aggregate([("offset", "max")])
+    mine = mine.join(over, "correlation", join_type="left outer", use_threads=False)
+    return [mine.filter(pc.greater(mine["offset"], pc.fill_null(mine["offset_max"], -1)))["offset"].combine_chunks()]
 
 
 SESSION_KINDS: Final = (

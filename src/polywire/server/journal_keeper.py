@@ -16,7 +16,7 @@ from polywire.journal.snapshots import State, state_of
 from polywire.server.config.schema import Journal
 from polywire.server.gate import Gate
 from polywire.server.journaling import Journaling
-from polywire.server.restoring import deliver_parts, restore
+from polywire.server.restoring import deliver_parts, publish_wills, restore
 
 SNAPSHOT_AFTER = 50_000
 """Rows of state that a start may have to look at before it leaves a snapshot for the next one."""
@@ -48,13 +48,17 @@ class JournalKeeper:
         self._housekeeping = Housekeeping(config.path, limits, compact=config.compact)
         journal.on_roll = self._housekeeping.segment_begun
         self._journaling = Journaling(hub, journal, loop, fsync=config.fsync, strict=config.on_failure == "refuse")
-        counts = restore(hub, _rows(state), gate.limits)
+        wills: list[dict[str, Any]] = []
+        counts = restore(hub, _rows(state), gate.limits, wills)
         gate.journaling = self._journaling
         words = "journal %s, %d rows; put back: %d retained messages, %d in queues, %d MQTT sessions"
         log.info(words, config.path, journal.next_offset, *counts)
         delivered = deliver_parts(hub, config.path)
         if delivered:
             log.info("%d messages of parts that were published last are now stored for MQTT sessions", delivered)
+        publish_wills(hub, wills, gate.rules)
+        if wills:
+            log.warning("the last hub was killed: %d last wills of its clients are published now", len(wills))
         if state.lost:  # the next start need not tell of it, nor refuse for it
             self._housekeeping.need_snapshot(state.offset)
         elif state.folded > SNAPSHOT_AFTER:

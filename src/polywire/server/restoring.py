@@ -7,13 +7,17 @@ from typing import Any
 
 import msgspec.json
 
+from polywire.hub.access import AccessRules, Identity
 from polywire.hub.channels import from_stars, is_literal
+from polywire.hub.client import Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Date, FailedAttachment, Headers, Message
+from polywire.hub.outbox import Nowhere, Outbox
 from polywire.hub.peer import Limits
 from polywire.journal.kinds import PATTERN_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG
 from polywire.journal.reader import open_journal
 from polywire.protocols import PROTOCOLS
+from polywire.protocols.fmqp.frames import forwarded
 from polywire.protocols.mqtt.packets import Publish, Pubrel
 from polywire.protocols.mqtt.stored import Snapshot, sessions_of
 from polywire.server.parts import PREFIX, note, restore_query, undelivered
@@ -24,10 +28,11 @@ NOT_KEPT = "the attachment failed"
 """The text of a failed attachment that comes from the journal, which keeps a null in its place."""
 
 
-def restore(hub: Hub, rows: Iterable[Row], limits: Limits) -> tuple[int, int, int]:
+def restore(hub: Hub, rows: Iterable[Row], limits: Limits, wills: list[Row]) -> tuple[int, int, int]:
     """Put retained messages, queues and MQTT sessions back. Returns how many messages of each, and sessions.
 
-    ``rows`` are those of ``polywire.journal.state``, in the order of their offsets.
+    ``rows`` are those of ``polywire.journal.state``, in the order of their offsets. Those of last wills are added to
+    ``wills``, for ``publish_wills`` when everything else is back.
     """
     retained = queued = 0
     sessions: dict[str, _Session] = {}
@@ -39,6 +44,8 @@ def restore(hub: Hub, rows: Iterable[Row], limits: Limits) -> tuple[int, int, in
         elif kind == "enqueue":
             hub.queue(row["channel"][len(QUEUE_PREFIX) :]).enter(message_of(row, retain=False))
             queued += 1
+        elif kind == "will":
+            wills.append(row)
         elif row["client"].startswith(PREFIX) and row["protocol"] is None:
             restore_query(hub, row)
         elif row["protocol"] == "mqtt":
@@ -79,6 +86,33 @@ def deliver_parts(hub: Hub, folder: Path) -> int:
         progress.undelivered = None
         note(recorder, part, progress.user or "")
     return delivered
+
+
+def publish_wills(hub: Hub, wills: Iterable[Row], rules: AccessRules) -> None:
+    """Publish the last wills of those who were connected when the hub was killed.
+
+    ``wills`` are the rows that ``restore`` has put aside, so that sessions get what they subscribed to. What a client
+    may publish is decided by today's rules.
+    """
+    clients: dict[int, Client] = {}
+    for row in wills:
+        number = row["connection"]
+        about = msgspec.json.decode(row["headers"])
+        if number not in clients:
+            protocol = PROTOCOLS.index(row["protocol"])
+            client = Client(number, protocol, Outbox(Nowhere(), hub.flusher), hub.counters[protocol])
+            client.name = row["client"] or ""
+            client.identity = Identity(about["user"], about["groups"], about["how"])
+            client.grants = rules.grants(client.identity, row["protocol"])
+            client.forwards_empty = row["protocol"] != "fmqp"
+            clients[number] = client
+        message = message_of(row, retain=bool(row["flags"] & RETAIN_FLAG))
+        if about["mark"]:
+            octets = forwarded(row["channel"], row["body"], about["mark"])
+            message.encoded[clients[number].protocol * 16] = octets or b""
+        clients[number].wills.add(message, message.size())
+    for client in clients.values():
+        hub.send_wills(client)
 
 
 def message_of(row: Row, *, retain: bool) -> Message:

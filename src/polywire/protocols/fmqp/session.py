@@ -286,7 +286,9 @@ class FmqpSession:
         elif wills.size + size > self._max_wills_size:
             reason = f"last wills of more than {self._max_wills_size} bytes"
         else:
-            wills.add(message, size)
+            encoded = message.encoded.get(client.protocol * 16)
+            mark = encoded[0] if isinstance(encoded, bytes) and encoded else 0
+            self._hub.leave_will(client, message, size, mark)
             return
         self._hub.fault(client, "FMQP-76", reason, message.body)
 

@@ -192,7 +192,7 @@ class MqttSession:
             self._log_in(frame)
         elif isinstance(frame, Disconnect):
             # MQTT-137: no will, and no more connection.
-            self._client.wills.clear()
+            self._hub.withdraw_wills(self._client)
             self._close()
 
     def _log_in(self, frame: Connect) -> None:
@@ -248,7 +248,7 @@ class MqttSession:
                 client.counters.drop(SERVICE_CHANNEL)
             else:
                 message = incoming.message(will.topic, will.payload, will.qos, will.retain)
-                client.wills.add(message, message.size())
+                hub.leave_will(client, message, message.size())
         if frame.keep_alive:
             self._silence = frame.keep_alive * NANOSECONDS * 3 // 2
             self._alarm = hub.later(frame.keep_alive * 1.5, self._listen)
