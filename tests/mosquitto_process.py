@@ -14,13 +14,14 @@ START_SECONDS = 15.0
 
 
 @contextlib.contextmanager
-def running_mosquitto(folder: Path) -> Iterator[int]:
-    """The port of a broker that listens on loopback and lets everybody in."""
+def running_mosquitto(folder: Path, *lines: str) -> Iterator[int]:
+    """The port of a broker that listens on loopback and lets everybody in. ``lines`` go into its configuration."""
     assert PROGRAM is not None
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     config = folder / "mosquitto.conf"
-    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n", encoding="utf-8")
+    wanted = [f"listener {port} 127.0.0.1", "allow_anonymous true", "persistence false", *lines]
+    config.write_text("\n".join([*wanted, ""]), encoding="utf-8")
     with subprocess.Popen(  # noqa: S603 - a program of the system
         [PROGRAM, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:

@@ -267,3 +267,26 @@ def test_the_wills_of_those_who_were_connected_when_the_hub_was_killed_are_publi
         sent = [watcher.hear() for _ in range(3)]
         topics = [frame.topic for frame in sent if isinstance(frame, Publish)]
         assert topics == ["status/dev", "status/fmqp", "status/end"]
+
+
+@pytest.mark.rule("MQTT-202", "MQTT-203", "MQTT-030")
+def test_what_mqtt_can_not_refuse_is_logged_and_counted_and_the_rest_is_refused(users: Path, tmp_path: Path) -> None:
+    config = tmp_path / "rules.toml"
+    rule = '[[access]]\nactions = ["publish", "subscribe"]\nchannels = ["open/**", "$SYS/**"]\n'
+    config.write_text(
+        f'[listen]\nmqtt = "tcp://127.0.0.1:0"\nhttp = "http://127.0.0.1:0"\n[auth]\nusers = "{users}"\n{rule}'
+    )
+    with running_hub(config=config) as hub:
+        with Mqtt(hub, Connect("me", True, 0, None, "anna", b"secret")) as client:
+            client.publish("secret", b"x")
+            line = hub.wait_for_log("was refused: forbidden")
+            assert "a message of mqtt client 'me' of user 'anna' to 'secret'" in line
+            client.publish("$SYS/x", b"x")
+            hub.wait_for_log("to '$SYS/x' was refused: service-channel")
+            assert client.subscribe("$SYS/#", 0) == 128
+            hub.wait_for_log("'$SYS/#' is refused: unsupported")
+        assert hub.metric('polywire_dropped_total{protocol="mqtt",reason="forbidden"}') == 1
+        wire = StreamWire(hub.addresses["mqtt"])
+        wire.send(bytes.fromhex("1010 0006") + b"MQIsdp" + bytes.fromhex("0302003c0002") + b"me")
+        assert wire.receive() == bytes((0x20, 2, 0, 1))
+        wire.close()

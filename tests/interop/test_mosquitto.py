@@ -4,11 +4,13 @@ import contextlib
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.hub_process import HubProcess
 from tests.interop.speakers import PROTOCOLS, speak
+from tests.mosquitto_process import MISSING, PROGRAM, running_mosquitto
 
 SECONDS = 20
 LEVELS = [0, 1, 2]
@@ -96,3 +98,37 @@ def test_it_talks_with_every_protocol(hub: HubProcess, name: str, kind: str) -> 
         with subscribed(hub, "-t", f"{name}/to", "-q", "1", "-C", "1") as listener:
             other.publish(f"{name}/to", b"goodbye")
             assert rest(listener) == ["goodbye"]
+
+
+@pytest.mark.skipif(PROGRAM is None, reason=MISSING)
+@pytest.mark.rule("MQTT-201")
+def test_mosquitto_can_be_a_bridge_to_the_hub_in_both_directions(hub: HubProcess, name: str, tmp_path: Path) -> None:
+    bridge = (
+        "connection hub",
+        f"address 127.0.0.1:{hub.port('mqtt')}",
+        "bridge_protocol_version mqttv311",
+        f"topic {name}/# both 1",
+    )
+    with (
+        running_mosquitto(tmp_path, *bridge) as port,
+        speak("mqtt", {"mqtt": f"tcp://127.0.0.1:{port}"}) as there,
+        speak("mqtt", hub.addresses) as here,
+    ):
+        there.subscribe(f"{name}/#")
+        here.subscribe(f"{name}/#")
+        here.publish(f"{name}/up", b"the bridge is up when this has come", retain=True)
+        assert [here.receive().body, there.receive().body] == 2 * [b"the bridge is up when this has come"]
+        for number in range(20):
+            there.publish(f"{name}/from-mosquitto", b"%d" % number)
+            here.publish(f"{name}/from-hub", b"%d" % number)
+        here.publish(f"{name}/end", b"end")
+        for side in (here, there):
+            found = [side.receive() for _ in range(41)]
+            for channel in ("from-mosquitto", "from-hub"):
+                bodies = [each.body for each in found if each.channel == f"{name}/{channel}"]
+                assert bodies == [b"%d" % number for number in range(20)]
+        there.publish(f"{name}/end", b"end")
+        assert here.receive().body == b"end"
+        with speak("mqtt", {"mqtt": f"tcp://127.0.0.1:{port}"}) as late:
+            late.subscribe(f"{name}/up")
+            assert late.receive().retained

@@ -44,6 +44,9 @@ UNAVAILABLE: Final = "journal-unavailable"
 
 UNWRITABLE: Final = "the journal can't be written at the moment; try again later"
 
+SHOWN: Final = 64
+"""How much of a name that a client chose goes to the log."""
+
 WhenSafe = Callable[[Callable[[], None], Callable[[], None]], None]
 """Calls the first function once everything accepted so far is safe, or the second where it can't be."""
 
@@ -225,12 +228,24 @@ class Hub:
             self.deliver(message, client)
             client.counters.messages_in += 1
         else:
-            client.counters.drop(refused)
-            if refused == FORBIDDEN:
-                self.denied(client, PUBLISH, message.channel)
-            if self.recorder is not None:
-                self.recorder.discarded(client, message.channel, refused, "", message.body, len(message.body))
+            self.refuse(client, message.channel, refused, message.body)
         return refused
+
+    def refuse(self, client: Client, channel: str, reason: str, body: bytes) -> None:
+        """A client's message is not taken: count, record and log it, since not every protocol can tell the client."""
+        client.counters.drop(reason)
+        if self.recorder is not None:
+            self.recorder.discarded(client, channel, reason, "", body, len(body))
+        if reason == FORBIDDEN:
+            self.denied(client, PUBLISH, channel)
+            return
+        who = f"user {client.identity.name[:SHOWN]!r}" if client.identity.name else "the anonymous user"
+        name = (client.name or client.address)[:SHOWN]
+        where = to_stars(channel)[:SHOWN]
+        self.warn(
+            f"refused {reason}",
+            f"a message of {client.counters.protocol} client {name!r} of {who} to {where!r} was refused: {reason}",
+        )
 
     def denied(self, client: Client, action: str, channel: str) -> None:
         """Report that the rules don't let a client do something; ``action`` is one of ``ACTIONS``."""

@@ -50,7 +50,7 @@ def connects(draw: st.DrawFn) -> Connect:
     will = draw(st.none() | st.builds(Will, names, payloads, qualities, st.booleans()))
     user = draw(st.none() | texts)
     password = draw(st.none() | payloads) if user is not None else None
-    return Connect(client_id, clean, draw(st.integers(0, 65535)), will, user, password)
+    return Connect(client_id, clean, draw(st.integers(0, 65535)), will, user, password, draw(st.booleans()))
 
 
 def many(strategy: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:

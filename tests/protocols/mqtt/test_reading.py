@@ -144,14 +144,28 @@ def test_the_fields_of_connect_stand_in_their_order() -> None:
 
 
 @pytest.mark.rule("MQTT-030")
-@pytest.mark.parametrize("name", [b"\0\6MQIsdp", b"\0\4mqtt", b"\0\4MQT ", b"\0\0", b"\0\5MQTT\4", b"\0\4HTTP"])
+@pytest.mark.parametrize("name", [b"\0\6MQIsdq", b"\0\4mqtt", b"\0\4MQT ", b"\0\0", b"\0\5MQTT\4", b"\0\4HTTP"])
 def test_another_protocol_name_ends_the_connection_without_a_reply(name: bytes) -> None:
     error = violation(connect(2, name=name), "server")
     assert (error.rule, error.position, error.reply) == ("MQTT-030", 2, None)
 
 
+@pytest.mark.rule("MQTT-030")
+@pytest.mark.parametrize("level", [3, 0x83])
+def test_mqtt_3_1_is_answered_with_return_code_1(level: int) -> None:
+    error = violation(connect(2, name=b"\0\6MQIsdp", level=level), "server")
+    assert (error.rule, error.reply) == ("MQTT-030", Connack(False, 1))
+
+
+@pytest.mark.rule("MQTT-201")
+def test_a_bridge_shows_what_it_is_in_the_protocol_level() -> None:
+    data = connect(2, level=0x84)
+    assert decoded(data, "server") == [Connect("me", True, 60, bridge=True)]
+    assert encode(Connect("me", True, 60, bridge=True)) == data
+
+
 @pytest.mark.rule("MQTT-031", "MQTT-070")
-@pytest.mark.parametrize("level", [0, 3, 5, 6, 0x84, 255])
+@pytest.mark.parametrize("level", [0, 3, 5, 6, 0x83, 0x85, 255])
 @pytest.mark.parametrize("rest", [ME, b"", b"\xff" * 20])
 def test_another_protocol_level_is_answered_with_return_code_1_whatever_follows(level: int, rest: bytes) -> None:
     error = violation(connect(0xFF, rest, level=level), "server")

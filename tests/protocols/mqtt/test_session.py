@@ -6,6 +6,7 @@ import pytest
 
 from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.peer import Limits
+from polywire.hub.recorder import Recorder
 from polywire.protocols.mqtt import (
     Connack,
     Connect,
@@ -328,10 +329,63 @@ def test_what_was_on_its_way_is_delivered_to_the_end_after_unsubscribing(broker:
 @pytest.mark.parametrize("topic", ["$SYS/x", "$", "$/info/clients"])
 def test_publications_under_dollar_are_discarded_counted_and_acknowledged(broker: Broker, topic: str) -> None:
     client = broker.client()
-    client.subscribe((topic, 1), ("#", 0))
+    client.subscribe(("#", 0))
     assert client.ask(Publish(topic, b"x"), Publish(topic, b"x", 1, True, packet_id=4)) == [Puback(4)]
     assert broker.dropped == {"service-channel": 2}
     assert len(broker.hub.retained) == 0
+
+
+@pytest.mark.rule("MQTT-202")
+def test_filters_that_never_get_anything_are_refused_and_logged(broker: Broker) -> None:
+    warnings: list[str] = []
+    broker.hub.on_warning = lambda _kind, text: warnings.append(text)
+    client = broker.client("me")
+    filters = ("$SYS/#", "$share/workers/a", "$SYS", "$/info/clients", "$/#", "$", "a")
+    frame = Subscribe(1, tuple((each, 1) for each in filters))
+    assert client.ask(frame)[0] == Suback(1, (128, 128, 128, 1, 1, 1, 1))
+    assert broker.dropped == {"unsupported": 3}
+    assert warnings[1] == "MQTT client 'me', user '': '$share/workers/a' is refused: unsupported"
+
+
+@pytest.mark.rule("MQTT-203")
+@pytest.mark.parametrize(
+    ("topic", "reason"), [("secret", "forbidden"), ("$SYS/x", "service-channel"), ("open" + "/x" * 300, "too-deep")]
+)
+def test_a_refused_publication_is_logged_and_recorded_with_who_and_where(topic: str, reason: str) -> None:
+    broker = Broker(rules=ONLY_OPEN, passwords={"anna": "secret"})
+    warnings: list[tuple[str, str]] = []
+    broker.hub.on_warning = lambda kind, text: warnings.append((kind, text))
+    broker.hub.recorder = Recorder(0, broker.hub.clock, lambda: None)
+    client = broker.client("me", user="anna")
+    assert client.ask(Publish(topic, b"x", 1, packet_id=4)) == [Puback(4)]
+    words = f"a message of mqtt client 'me' of user 'anna' to {topic[:64]!r} was refused: {reason}"
+    assert warnings == [(f"refused {reason}", words)]
+    assert broker.dropped == {reason: 1}
+    (columns,) = broker.hub.recorder.take()
+    assert int(columns.rows) == 2  # connect, discard
+
+
+@pytest.mark.rule("MQTT-201")
+def test_a_bridge_gets_nothing_back_and_sees_what_was_retained(broker: Broker) -> None:
+    bridge = broker.wire()
+    assert bridge.ask(Connect("bridge", False, bridge=True)) == [Connack(False, 0)]
+    bridge.subscribe(("#", 1))
+    plain = broker.client("plain")
+    plain.subscribe(("#", 1))
+    own = [Publish("own", b"0"), Publish("own", b"1", 1, True, packet_id=1), Publish("own", b"2", 2, packet_id=2)]
+    assert bridge.ask(*own) == [Puback(1), Pubrec(2)]
+    assert plain.bodies() == [b"0", b"1", b"2"]
+    plain.send(Publish("other", b"3"), Publish("other", b"4", 0, True), Publish("other", b"5", 1, True, packet_id=3))
+    got = [frame for frame in bridge.got() if isinstance(frame, Publish)]
+    assert [(frame.payload, frame.retain) for frame in got] == [(b"3", False), (b"4", True), (b"5", True)]
+    bridge.send(Puback(1)).wire.lose()
+    plain.send(Publish("other", b"6", 1, True, packet_id=4), Publish("other", b"7", 1, packet_id=5))
+    back = broker.wire()
+    sent = back.ask(Connect("bridge", False, bridge=True))
+    assert [(frame.payload, frame.retain) for frame in sent if isinstance(frame, Publish)] == [
+        (b"6", True),
+        (b"7", False),
+    ]
 
 
 @pytest.mark.rule("MQTT-104")

@@ -177,7 +177,7 @@ class Incoming:
     def _pass_on(self, frame: Publish) -> bool:
         """Give a publication to the hub. False where it can't be taken now."""
         if frame.topic.startswith(RESERVED):
-            self._client.counters.drop(SERVICE_CHANNEL)
+            self._hub.refuse(self._client, frame.topic, SERVICE_CHANNEL, frame.payload)
             return True
         message = self.message(frame.topic, frame.payload, frame.qos, frame.retain)
         refused = self._hub.publish(message, self._client, acknowledged=frame.qos > 0, must_retain=False)

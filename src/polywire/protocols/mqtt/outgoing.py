@@ -43,6 +43,7 @@ class Outgoing:
         self._sender: Final[Sender] = state.sender
         self._forms: i64 = client.protocol * FORMS
         self._resumed = False
+        self.bridge: Final = state.bridge
         self.ended = False
         self._unsafe = 0  # messages that wait for the journal
         self._outbox.keep(state.octets())
@@ -226,15 +227,20 @@ class _Due:
 
 @final
 class MqttSubscription(Subscription):
-    """A topic filter of a connected client."""
+    """A topic filter of a connected client. What goes to a bridge is never written as it came in."""
 
     def __init__(self, pattern: str, qos: int, client: Client, outgoing: Outgoing) -> None:
-        super().__init__(pattern, client.outbox, client.number, protocol=client.protocol, rank=qos)
+        protocol = -1 if outgoing.bridge else client.protocol
+        super().__init__(pattern, client.outbox, client.number, protocol=protocol, rank=qos)
         self._outgoing: Final = outgoing
 
     def deliver(self, message: Message) -> None:
-        """MQTT-094: as a message that is not retained. MQTT-118: with the lower QoS."""
-        self._outgoing.send(message, self.pattern, min(message.qos, self.rank), False)
+        """MQTT-094: as a message that is not retained. MQTT-118: with the lower QoS. MQTT-201: but to a bridge."""
+        outgoing = self._outgoing
+        if not outgoing.bridge:
+            outgoing.send(message, self.pattern, min(message.qos, self.rank), False)
+        elif message.origin != self.group:
+            outgoing.send(message, self.pattern, min(message.qos, self.rank), message.retain)
 
     def deliver_retained(self, message: Message) -> None:
         """MQTT-093: because the subscription is new."""

@@ -47,6 +47,8 @@ NAMES: Final = (
 
 PROTOCOL_NAME: Final = b"MQTT"  # MQTT-030
 PROTOCOL_LEVEL: Final = 4  # MQTT-031
+OLD_PROTOCOL_NAME: Final = b"MQIsdp"  # of MQTT 3.1
+BRIDGE: Final = 0x80  # MQTT-201: the bit of the protocol level by which a bridge shows what it is
 
 # The connect flags, MQTT-032 to MQTT-051.
 RESERVED_FLAG: Final = 0x01
@@ -89,7 +91,7 @@ class Will(Frame):
 @final
 @mypyc_attr(acyclic=True)
 class Connect(Frame):
-    """A client asks for a session. ``keep_alive`` is in seconds, 0 turns it off."""
+    """A client asks for a session. ``keep_alive`` is in seconds, 0 turns it off. ``bridge``: it is another broker's."""
 
     __match_args__: ClassVar[tuple[str, ...]] = (
         "client_id",
@@ -98,6 +100,7 @@ class Connect(Frame):
         "will",
         "user_name",
         "password",
+        "bridge",
     )
 
     def __init__(
@@ -108,6 +111,7 @@ class Connect(Frame):
         will: Will | None = None,
         user_name: str | None = None,
         password: bytes | None = None,
+        bridge: bool = False,
     ) -> None:
         self.client_id: Final = client_id
         self.clean_session: Final = clean_session
@@ -115,6 +119,7 @@ class Connect(Frame):
         self.will: Final = will
         self.user_name: Final = user_name
         self.password: Final = password
+        self.bridge: Final = bridge
 
 
 @final

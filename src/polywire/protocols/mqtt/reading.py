@@ -11,6 +11,7 @@ from mypy_extensions import i64
 from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt.errors import RemoteProtocolError
 from polywire.protocols.mqtt.packets import (
+    BRIDGE,
     CLEAN_SESSION,
     CONNACK,
     CONNECT,
@@ -18,6 +19,7 @@ from polywire.protocols.mqtt.packets import (
     IDENTIFIER_REJECTED,
     NAMES,
     NOT_AUTHORIZED,
+    OLD_PROTOCOL_NAME,
     PASSWORD,
     PINGREQ,
     PINGRESP,
@@ -194,9 +196,12 @@ def read_connect(fields: Fields) -> Connect:
     start = fields.pos
     name = fields.octets("protocol name")
     if name != PROTOCOL_NAME:
-        raise fields.wrong(f"the protocol name is {name[:16]!r}, not {PROTOCOL_NAME!r}", "MQTT-030", start)
+        wrong = fields.wrong(f"the protocol name is {name[:16]!r}, not {PROTOCOL_NAME!r}", "MQTT-030", start)
+        if name == OLD_PROTOCOL_NAME:
+            wrong.reply = Connack(False, UNACCEPTABLE_PROTOCOL_VERSION)
+        raise wrong
     level = fields.octet("protocol level")
-    if level != PROTOCOL_LEVEL:
+    if level & ~BRIDGE != PROTOCOL_LEVEL:
         # Other levels have other fields, so nothing behind this one can be judged.
         error = fields.wrong(f"the protocol level is {level}, only {PROTOCOL_LEVEL} is spoken", "MQTT-031", start + 6)
         error.reply = Connack(False, UNACCEPTABLE_PROTOCOL_VERSION)
@@ -233,7 +238,7 @@ def read_connect(fields: Fields) -> Connect:
         error = fields.wrong("an empty client id needs clean session", "MQTT-064", named)
         error.reply = Connack(False, IDENTIFIER_REJECTED)
         raise error
-    return Connect(client_id, clean_session, keep_alive, will, user_name, password)
+    return Connect(client_id, clean_session, keep_alive, will, user_name, password, level & BRIDGE != 0)
 
 
 def read_connack(fields: Fields) -> Connack:

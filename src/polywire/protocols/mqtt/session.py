@@ -226,7 +226,7 @@ class MqttSession:
     def _accept(self, frame: Connect, user: str) -> None:
         hub, client = self._hub, self._client
         state = self._sessions.claim(
-            frame.client_id, user, self._limits, self._taken_over, clean=frame.clean_session
+            frame.client_id, user, self._limits, self._taken_over, clean=frame.clean_session, bridge=frame.bridge
         )  # MQTT-072
         incoming = Incoming(hub, client, state, self._limits.message_size, self._close)
         incoming.now = self._now
@@ -245,7 +245,7 @@ class MqttSession:
         if will is not None:
             client.counters.received += 1
             if will.topic.startswith(RESERVED):
-                client.counters.drop(SERVICE_CHANNEL)
+                hub.refuse(client, will.topic, SERVICE_CHANNEL, will.payload)
             else:
                 message = incoming.message(will.topic, will.payload, will.qos, will.retain)
                 hub.leave_will(client, message, message.size())

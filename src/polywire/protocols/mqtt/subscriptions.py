@@ -8,6 +8,7 @@ from polywire.hub.hub import (
     DRAINING,
     FORBIDDEN,
     QUEUE_PREFIX,
+    SHOWN,
     TOO_DEEP,
     TOO_MANY_QUEUES,
     UNAVAILABLE,
@@ -20,9 +21,11 @@ from polywire.protocols.mqtt.flows import suback, unsuback
 from polywire.protocols.mqtt.outgoing import MqttConsumer, MqttSubscription, Outgoing
 from polywire.protocols.mqtt.packets import FAILURE, Subscribe, Unsubscribe
 from polywire.protocols.mqtt.stored import SessionState
+from polywire.protocols.mqtt.topics import RESERVED
 from polywire.protocols.mqtt.writing import encode
 
 LIMIT: Final = "limit"
+UNSUPPORTED: Final = "unsupported"
 
 
 @final
@@ -69,6 +72,8 @@ class Subscriptions:
             problem = DRAINING if draining else self._problem(topic_filter, pattern)
             if problem:
                 client.counters.drop(problem)
+                who = f"MQTT client {client.name[:SHOWN]!r}, user {client.identity.name[:SHOWN]!r}"
+                self._hub.warn(f"refused filter {problem}", f"{who}: {topic_filter[:SHOWN]!r} is refused: {problem}")
                 codes.append(FAILURE)
                 continue
             if is_queue(pattern):
@@ -136,6 +141,8 @@ class Subscriptions:
             return FORBIDDEN
         if is_too_deep(pattern):
             return TOO_DEEP
+        if topic_filter.startswith(RESERVED) and topic_filter[1:2] not in {"", "/"}:
+            return UNSUPPORTED  # MQTT-202: nothing is ever published there
         if topic_filter not in self._filters and len(self._filters) >= self._most:
             return LIMIT
         if is_queue(pattern) and not self._hub.takes_queue(pattern):

@@ -8,6 +8,7 @@ from mypy_extensions import i16, i32, i64
 from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.packets import (
+    BRIDGE,
     CLEAN_SESSION,
     CONNACK,
     CONNECT,
@@ -194,7 +195,7 @@ def _connect(frame: Connect) -> bytes:
         _octets(body, frame.password, "password", "MQTT-069")
     out = _packet(CONNECT << 4, 10 + i64(len(body)))
     _octets(out, PROTOCOL_NAME, "protocol name", "MQTT-030")
-    _octet(out, PROTOCOL_LEVEL)
+    _octet(out, PROTOCOL_LEVEL | BRIDGE if frame.bridge else PROTOCOL_LEVEL)
     _octet(out, flags)
     _number(out, frame.keep_alive)
     out.write(body.getvalue())
