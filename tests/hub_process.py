@@ -33,7 +33,7 @@ LISTEN = {
 class HubProcess:
     """A running hub. ``addresses`` are those of its ``ready`` line.
 
-    ``login`` is who asks for pages where the hub wants to know, as ``user:password`` or a token. ``trust`` is for HTTPS.
+    ``login`` is who asks for pages where the hub wants to know, ``user:password`` or a token. ``trust`` is for HTTPS.
     """
 
     process: "subprocess.Popen[str]"

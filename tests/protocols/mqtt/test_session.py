@@ -355,11 +355,16 @@ def test_a_refused_publication_is_logged_and_recorded_with_who_and_where(topic: 
     broker = Broker(rules=ONLY_OPEN, passwords={"anna": "secret"})
     warnings: list[tuple[str, str]] = []
     broker.hub.on_warning = lambda kind, text: warnings.append((kind, text))
+    denied: list[tuple[str, str, str]] = []
+    broker.hub.on_denied = lambda client, action, channel: denied.append((client.name, action, channel))
     broker.hub.recorder = Recorder(0, broker.hub.clock, lambda: None)
     client = broker.client("me", user="anna")
     assert client.ask(Publish(topic, b"x", 1, packet_id=4)) == [Puback(4)]
     words = f"a message of mqtt client 'me' of user 'anna' to {topic[:64]!r} was refused: {reason}"
-    assert warnings == [(f"refused {reason}", words)]
+    if reason == "forbidden":
+        assert denied == [("me", "publish", topic)]
+    else:
+        assert warnings == [(f"refused {reason}", words)]
     assert broker.dropped == {reason: 1}
     (columns,) = broker.hub.recorder.take()
     assert int(columns.rows) == 2  # connect, discard
