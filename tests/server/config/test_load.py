@@ -288,7 +288,7 @@ SIZE = 'octets, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"'
         ),
         (
             "[limits]\nmessage_size = 20",
-            '2: limits.message_size: found 20, allowed is octets, from 1 KiB to 1 GiB, such as 65536 or "64 KiB"',
+            '2: limits.message_size: found 20, allowed is octets, from 256 B to 1 GiB, such as 65536 or "64 KiB"',
         ),
         (
             "[limits]\nmessage_size_before_auth = 1023",

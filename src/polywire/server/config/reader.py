@@ -9,7 +9,7 @@ from polywire.server.config.errors import ConfigError, Origin, Problem
 from polywire.server.config.keys import Key, Table, nearest, root
 from polywire.server.config.kinds import Listener, as_written
 from polywire.server.config.lines import KeyPath
-from polywire.server.config.schema import Config, Section
+from polywire.server.config.schema import LEAST_LOGIN, Config, Section
 from polywire.server.config.written import Written
 
 
@@ -99,11 +99,12 @@ class _Reader:
 def _fit(config: Config, written: Written) -> Config:
     """The configuration with the default that depends on another key."""
     limits = config.limits
-    if limits.message_size_before_auth <= limits.message_size:
+    most = max(limits.message_size, LEAST_LOGIN)
+    if limits.message_size_before_auth <= most:
         return config
     origin = written.origins.get(("limits", "message_size_before_auth"))
     if origin is not None:
         reason = f"is more than limits.message_size ({limits.message_size}), which no message may pass"
         raise ConfigError([Problem(reason, "limits.message_size_before_auth", origin)])
-    limits = msgspec.structs.replace(limits, message_size_before_auth=limits.message_size)
+    limits = msgspec.structs.replace(limits, message_size_before_auth=most)
     return msgspec.structs.replace(config, limits=limits)

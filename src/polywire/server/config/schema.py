@@ -31,8 +31,9 @@ PROTOCOLS: Final = ("umq", "micromsg", "fmqp", "mqtt", "sabc")
 ACTIONS: Final = ("publish", "subscribe", "call", "serve", "signal")
 ALGORITHMS: Final = ("HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "ES256", "ES384", "ES512")
 
-LEAST_MESSAGE: Final = KIB
-"""Enough for a login with a name and a password in every protocol."""
+LEAST_MESSAGE: Final = 256
+LEAST_LOGIN: Final = KIB
+"""A login of every protocol fits into this, whatever the size of messages is."""
 
 Policy = Literal["drop", "disconnect", "block"]
 
@@ -164,8 +165,9 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     message_size_before_auth: Annotated[
         int,
         Size(
-            "The same before a client has logged in, so also the largest login; never more than `message_size`.",
-            least=LEAST_MESSAGE,
+            "The same before a client has logged in, so also the largest login; at most `message_size`, "
+            "but never under 1 KiB.",
+            least=LEAST_LOGIN,
             most=GIB,
         ),
     ] = 64 * KIB
