@@ -144,8 +144,10 @@ def topics(few: int, many: int, rounds: int) -> Iterator[Line]:
 
 def topics_cost(port: int, pid: int, count: int, messages: int) -> float:
     """Seconds of the hub's processor time for one message, each to the next of ``count`` topics."""
+    batch = min(BATCH, count)
+    messages -= messages % batch
     frames = [encode(Publication(f"plant/{number:07}/state", BODY)) for number in range(count)]
-    blocks = [b"".join(frames[start : start + BATCH]) for start in range(0, count, BATCH)]
+    blocks = [b"".join(frames[start : start + batch]) for start in range(0, count - batch + 1, batch)]
     with connect(port) as reading, connect(port) as writing:
         reading.sendall(encode(Subscription("plant/*/state")) + encode(Subscription("plant/ready")))
         ready = encode(Publication("plant/ready", b"!"))
@@ -154,7 +156,7 @@ def topics_cost(port: int, pid: int, count: int, messages: int) -> float:
         before = processor_seconds(pid)
         reader = threading.Thread(target=_read, args=(reading, len(frames[0]) * messages), daemon=True)
         reader.start()
-        for number in range(messages // BATCH):
+        for number in range(messages // batch):
             writing.sendall(blocks[number % len(blocks)])
         reader.join(SECONDS)
         assert not reader.is_alive(), "the messages did not arrive"
