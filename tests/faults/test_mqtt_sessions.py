@@ -284,6 +284,7 @@ def test_what_mqtt_can_not_refuse_is_logged_and_counted_and_the_rest_is_refused(
             hub.wait_for_log("to '$SYS/x' was refused: service-channel")
             assert client.subscribe("$SYS/#", 0) == 128
             hub.wait_for_log("'$SYS/#' is refused: unsupported")
+        hub.login = "anna:secret"
         assert hub.metric('polywire_dropped_total{protocol="mqtt",reason="forbidden"}') == 1
         wire = StreamWire(hub.addresses["mqtt"])
         wire.send(bytes.fromhex("1010 0006") + b"MQIsdp" + bytes.fromhex("0302003c0002") + b"me")

@@ -59,31 +59,33 @@ def test_a_port_in_use_is_told_and_nothing_starts() -> None:
             pass
 
 
+HINTS = [
+    (
+        "tcp://127.0.0.1:{port}",
+        ("Address already in use; another program listens there; stop it, or choose another port (0 picks a free one)"),
+    ),
+    (
+        "tcp://192.0.2.1:0",
+        "Cannot assign requested address; 192.0.2.1 is not an address of this machine; use one that is, or 0.0.0.0",
+    ),
+    (
+        "tcp://no-such-host.invalid:0",
+        "the host name no-such-host.invalid can't be resolved; check its spelling, or use an IP address",
+    ),
+    ("unix:{folder}", "Address already in use; another program listens there, or a file is in the way"),
+]
+"""Addresses that can't be listened on, and why."""
+
+
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("listener", "address", "told"),
     [
-        (
-            "tcp://127.0.0.1:{port}",
-            (
-                "Address already in use; another program listens there; stop it, "
-                "or choose another port (0 picks a free one)"
-            ),
-        ),
-        (
-            "tcp://192.0.2.1:0",
-            "Cannot assign requested address; 192.0.2.1 is not an address of this machine; use one that is, or 0.0.0.0",
-        ),
-        (
-            "tcp://no-such-host.invalid:0",
-            "the host name no-such-host.invalid can't be resolved; check its spelling, or use an IP address",
-        ),
-        ("unix:{folder}", "Address already in use; another program listens there, or a file is in the way"),
+        (listener, *hint)
+        for hint in HINTS
+        for listener in (("fmqp",) if hint[0].startswith("unix") else ("fmqp", "umq"))
     ],
 )
-@pytest.mark.parametrize("listener", ["fmqp", "umq"])
-def test_each_reason_not_to_listen_has_its_own_hint(address: str, told: str, listener: str, tmp_path: Path) -> None:
-    if listener == "umq" and address.startswith("unix"):
-        pytest.skip("there is no WebSocket over a Unix socket")
+def test_each_reason_not_to_listen_has_its_own_hint(listener: str, address: str, told: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = address.format(port=taken.getsockname()[1], folder=tmp_path)
         if listener == "umq":

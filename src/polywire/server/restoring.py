@@ -106,7 +106,7 @@ def publish_wills(hub: Hub, wills: Iterable[Row], rules: AccessRules) -> None:
             client.grants = rules.grants(client.identity, row["protocol"])
             client.forwards_empty = row["protocol"] != "fmqp"
             clients[number] = client
-        message = message_of(row, retain=bool(row["flags"] & RETAIN_FLAG))
+        message = message_of(row | {"headers": None}, retain=bool(row["flags"] & RETAIN_FLAG))  # they are not its own
         if about["mark"]:
             octets = forwarded(row["channel"], row["body"], about["mark"])
             message.encoded[clients[number].protocol * 16] = octets or b""
