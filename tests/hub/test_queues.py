@@ -75,6 +75,25 @@ def test_what_a_lost_consumer_had_returns_to_the_front() -> None:
     assert [delivery.attempts for delivery in next_one.got] == [2, 2, 1]
 
 
+def test_a_late_acknowledgement_does_not_speak_for_the_next_consumer() -> None:
+    queue, denied, next_one = Queue("q"), Worker(1), Worker(1)
+    queue.attach(denied)
+    fill(queue, b"1")
+    queue.suspend(denied)
+    queue.attach(next_one)
+    assert next_one.bodies() == [b"1"]
+    assert not denied.got[0].ack()
+    queue.give_back(denied.got[0])
+    assert len(queue) == 1
+    assert next_one.got == list(next_one.pending.values())
+    assert next_one.got[0].ack()
+    queue.detach(next_one)
+    assert not queue.idle(), "a suspended consumer may come back to this very queue"
+    queue.resume(denied)
+    fill(queue, b"2")
+    assert denied.bodies() == [b"1", b"2"]
+
+
 def test_a_message_of_a_lost_consumer_can_not_be_acknowledged_by_it() -> None:
     queue, worker = Queue("q"), Worker(1)
     queue.attach(worker)

@@ -28,7 +28,6 @@ class Site:
         for name in ("worker", "boss"):
             add_user(self.users, name, "staff")
         self.write("")
-        self.reloads = 0
 
     def write(self, rules: str) -> None:
         listen = "[listen]\n" + "".join(f'{key} = "{address}"\n' for key, address in LISTEN.items())
@@ -90,7 +89,7 @@ def test_a_denied_consumer_takes_nothing_and_goes_on_when_it_is_allowed_again(
         assert worker.receive().body == b"meanwhile"
 
 
-def test_a_late_acknowledgement_of_a_denied_consumer_does_not_speak_for_the_next(site: Site, hub: HubProcess) -> None:
+def test_what_a_denied_consumer_has_not_acknowledged_goes_to_the_next(site: Site, hub: HubProcess) -> None:
     with login(hub, "sabc", "worker") as worker, login(hub, "sabc", "boss") as boss:
         worker.subscribe("queue/jobs")
         boss.publish("queue/jobs", b"1")
