@@ -3,8 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polywire.hub.access import Grants
 from polywire.hub.channels import from_stars, matches
-from polywire.hub.routes import CHANGES_KEPT, REPLACED, Route, RouteTable, RouteView, Subscription
+from polywire.hub.hub import Forwardable, is_service_topic
+from polywire.hub.routes import CHANGES_KEPT, REPLACED, SHAPE_AFTER, Route, RouteTable, RouteView, Subscription
 from tests.hub.links import FakeLink, Loop, Recorder
 from tests.hub.test_channels import names, patterns
 
@@ -158,6 +160,46 @@ def test_table_and_view_agree_with_the_definition_whatever_happens(steps: list[t
             assert isinstance(found, Route)
             assert sorted(found.key) == sorted(wanted.items())
             assert table.route(name).key == found.key
+
+
+numbered = st.lists(st.sampled_from(["a", "b", "7", "80", "é", ""]), min_size=1, max_size=4).map("/".join).filter(bool)
+rules = st.lists(st.tuples(st.booleans(), patterns), max_size=4)
+
+
+@given(st.lists(patterns, max_size=6), rules, st.lists(numbered, min_size=60, max_size=120))
+def test_topics_of_a_known_shape_have_the_route_they_would_have_without_it(
+    subscribed: list[str], ruled: list[tuple[bool, str]], topics: list[str]
+) -> None:
+    table = RouteTable(cached=1)
+    for group, pattern in enumerate(subscribed):
+        table.add(Recorder(pattern, LINK, group))
+    grants = Grants(tuple((deny, "publish", pattern) for deny, pattern in ruled), everything=not ruled)
+    view = table.view(Forwardable(grants))
+    for topic in topics:
+        found = view.current().get(topic.encode()) or view.resolve(topic.encode())
+        if is_service_topic(topic) or not grants.may_publish(topic):
+            assert found is None
+        else:
+            assert isinstance(found, Route)
+            assert sorted(found.key) == [
+                (group, 0) for group, pattern in enumerate(subscribed) if matches(pattern, topic)
+            ]
+
+
+def test_a_shape_is_used_and_ends_with_the_next_subscription() -> None:
+    alone = recorder("plant/*/state", 1)
+    table = RouteTable(cached=1)
+    table.add(alone)
+    view = view_of(table)
+    for number in range(SHAPE_AFTER + 1):
+        view.resolve(f"plant/{number}/state".encode())
+    assert [shape.fits(b"plant/77/state") for shape in view._shapes] == [True]
+    assert not view._shapes[0].fits(b"plant/77/states")
+    assert not view._shapes[0].fits(b"plant/7/7/state")
+    table.add(recorder("plant/77/*", 2))
+    found = view.resolve(b"plant/77/state")
+    assert isinstance(found, Route)
+    assert len(found) == 2
 
 
 def test_a_protocols_octets_as_they_are_go_nowhere_where_nobody_is_connected() -> None:

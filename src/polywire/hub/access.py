@@ -210,6 +210,10 @@ class Grants:
         """Whether the client may do this; the action is one of ``ACTIONS``."""
         return self.everything or self._allows(action, channel)
 
+    def publish_tries(self) -> list[Trie[str]]:
+        """Where ``may_publish`` looks a channel up."""
+        return [] if self.everything else [self._allowed[PUBLISH], self._denied[PUBLISH]]
+
     def _allows(self, action: str, channel: str, *, dollar: bool = True) -> bool:
         for pattern in self._allowed[action].find(channel):
             if covers(pattern, channel):

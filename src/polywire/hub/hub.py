@@ -20,6 +20,7 @@ from polywire.hub.recorder import Recorder
 from polywire.hub.retained import Retained
 from polywire.hub.routes import Route, RouteTable, RouteView, Subscription, TopicFilter
 from polywire.hub.services import FAILED_BODY, Services
+from polywire.hub.trie import Trie
 from polywire.journal.kinds import WILL_FLAG
 from polywire.protocols.frame import Run
 
@@ -343,7 +344,7 @@ class Hub:
         if view is None:
             if len(self._views) >= MAX_VIEWS:
                 self._views.clear()
-            view = self.table.view(_Forwardable(client.grants))
+            view = self.table.view(Forwardable(client.grants))
             self._views[key] = view
         return view
 
@@ -527,16 +528,21 @@ class Hub:
 
 
 @final
-class _Forwardable(TopicFilter):
+class Forwardable(TopicFilter):
     """The topics that publishers with these rights may publish to, and whose messages need no further look."""
 
     def __init__(self, grants: Grants) -> None:
         self._grants: Final = grants
 
     def takes(self, channel: str) -> bool:
+        """Whether they may publish there, and nobody but subscribers gets it."""
         if channel.startswith(QUEUE_PREFIX) or is_service_topic(channel) or is_too_deep(channel):
             return False
         return self._grants.may_publish(channel)
+
+    def tries(self) -> list[Trie[str]]:
+        """Their rights."""
+        return self._grants.publish_tries()
 
 
 def is_queue(channel: str) -> bool:

@@ -4,22 +4,31 @@ A ``Route`` is the set of those who get the messages of a channel. Routes are in
 subscribers share one, so runs of publications to them can be forwarded as one. A ``RouteTable`` finds the route of a
 channel in a bounded cache; a change of subscriptions takes out only the channels it concerns. A ``RouteView`` is such
 a cache by the octets of topics, for the scanners of cut-through protocols, one for each set of publishers with the
-same rights; it catches up with the table's changes when it is next used.
+same rights; it catches up with the table's changes when it is next used. Floods of topics that don't return (a device's
+number as a level) miss every cache; for them it keeps a few ``Shape`` objects, which know a topic by what it has in
+common with one whose route was looked up.
 """
 
 from collections import OrderedDict
 from typing import Final, final
 
+from librt.strings import read_i64_le
 from mypy_extensions import i64, mypyc_attr
 
 from polywire.hub.channels import is_literal
 from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
-from polywire.hub.trie import Trie
+from polywire.hub.trie import Node, Trie
 
 CACHED_CHANNELS: Final = 16384
 REPLACED: Final = 64
 CHANGES_KEPT: Final = 4096
+SHAPES: Final = 4
+SHAPE_AFTER: Final = 8
+"""Misses before another shape is made: making one costs more than a miss."""
+
+SLASH: Final = 0x2F
+DOLLAR: Final = 0x24
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -168,6 +177,10 @@ class RouteTable:
         found = self._subscriptions.find(pattern)
         return winners([each for each in found if not each.pattern.startswith("$/")], pattern)
 
+    def named(self, levels: list[str]) -> list[list[dict[str, Node]]]:
+        """As ``Trie.named``, of the subscriptions."""
+        return self._subscriptions.named(levels)
+
     def view(self, topics: "TopicFilter | None" = None) -> "RouteView":
         """A view for scanners; ``topics`` decides which it holds, by default all."""
         return RouteView(self, TopicFilter() if topics is None else topics)
@@ -246,11 +259,74 @@ def winners(subscriptions: list[Subscription], channel: str) -> list[Subscriptio
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TopicFilter:
-    """Decides which topics scanners may forward without a look at the single frame."""
+    """Decides which topics scanners may forward without a look at the single frame.
+
+    Topics that begin with neither a slash nor a ``$``, have the same number of levels and differ only in levels that
+    none of the ``tries`` names are decided alike.
+    """
 
     def takes(self, channel: str) -> bool:  # noqa: ARG002 - for those who choose
         """Whether publications to this channel may be forwarded as they are."""
         return True
+
+    def tries(self) -> list[Trie[str]]:
+        """What ``takes`` looks a channel up in."""
+        return []
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Shape:
+    """What topics with one route have in common: ``parts`` are the bytes between levels that may be any but ``named``.
+
+    It holds as long as nobody subscribes or unsubscribes.
+    """
+
+    def __init__(self, route: Route, parts: list[bytes], named: list[list[dict[str, Node]]]) -> None:
+        self.route: Final = route
+        self._parts: Final = parts
+        self._named: Final = named
+
+    def fits(self, topic: bytes) -> bool:
+        """Whether the route of this topic is the shape's."""
+        end: i64 = len(topic)
+        if end == 0 or topic[0] == SLASH or topic[0] == DOLLAR:
+            return False
+        pos: i64 = 0
+        free: i64 = len(self._named)
+        index: i64 = 0
+        while True:
+            part = self._parts[index]
+            length: i64 = len(part)
+            if length > end - pos or not _same(topic, pos, part, length):
+                return False
+            pos += length
+            if index == free:
+                return pos == end
+            start = pos
+            while pos < end and topic[pos] != SLASH:
+                pos += 1
+            named = self._named[index]
+            if named:
+                level = topic[start:pos].decode()
+                for names in named:
+                    if level in names:
+                        return False
+            index += 1
+
+
+def _same(topic: bytes, pos: i64, part: bytes, length: i64) -> bool:
+    """Whether ``part`` is what the topic has at ``pos``."""
+    i: i64 = 0
+    while i + 8 <= length:
+        if read_i64_le(topic, pos + i) != read_i64_le(part, i):
+            return False
+        i += 8
+    while i < length:
+        if topic[pos + i] != part[i]:
+            return False
+        i += 1
+    return True
 
 
 @final
@@ -261,6 +337,10 @@ class RouteView:
         self._table: Final = table
         self._topics: Final = topics
         self._version: i64 = table.version
+        self._shapes: Final[list[Shape]] = []
+        self._shapes_of: i64 = 0  # the table's changes when the shapes were made
+        self._fitted: i64 = 0
+        self._missed: i64 = 0
         self.cache: dict[bytes, object] = {}
 
     def current(self) -> dict[bytes, object]:
@@ -277,14 +357,56 @@ class RouteView:
 
     def resolve(self, topic: bytes) -> object | None:
         """The route of a topic that is not in the cache; None where its frames must be looked at one by one."""
+        table = self._table
+        if self._shapes_of != table.changes:
+            self._shapes.clear()
+            self._shapes_of = table.changes
+        known = False
+        for shape in self._shapes:
+            if shape.fits(topic):
+                self._fitted += 1
+                if self._fitted % REPLACED != 0:
+                    return shape.route
+                known = True  # now and then a topic gets its chance to be cached
+                break
         channel = topic.decode()
         if not self._topics.takes(channel):
             return None
-        table = self._table
         route = table.route(channel)
         if table.kept:
             if len(self.cache) >= CACHED_CHANNELS:
                 self.cache.clear()
             self.cache[topic] = route
             # Finding it may have pushed another channel out of the table, which concerns no route that is cached here.
+        elif not known:
+            self._missed += 1
+            if self._missed % SHAPE_AFTER == 0:
+                self._learn(channel, route)
         return route
+
+    def _learn(self, channel: str, route: Route) -> None:
+        """Make a shape of a topic, in place of the oldest if there are enough."""
+        if channel.startswith(("/", "$")):
+            return
+        levels = channel.split("/")
+        known = self._table.named(levels)
+        for trie in self._topics.tries():
+            for mine, theirs in zip(known, trie.named(levels), strict=True):
+                mine.extend(theirs)
+        parts: list[bytes] = []
+        named: list[list[dict[str, Node]]] = []
+        part = ""
+        for depth, level in enumerate(levels):
+            if depth > 0:
+                part += "/"
+            names = known[depth]
+            if any(level in each for each in names):
+                part += level
+            else:
+                parts.append(part.encode())
+                named.append(names)
+                part = ""
+        parts.append(part.encode())
+        if len(self._shapes) >= SHAPES:
+            self._shapes.pop(0)
+        self._shapes.append(Shape(route, parts, named))

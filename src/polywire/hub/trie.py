@@ -210,6 +210,18 @@ class Trie(Generic[T]):
             self._collect(others, found, deep=False)
         return found  # type: ignore[return-value] # as in find
 
+    def named(self, levels: list[str]) -> list[list[dict[str, Node]]]:
+        """For each level of a name without wildcards: the levels that have a name where ``match`` looks for it.
+
+        Two names of as many levels match the same where they differ only in levels that are not among these.
+        """
+        nodes = [self._root]
+        passed: list[list[dict[str, Node]]] = []
+        for level in levels:
+            passed.append([node.children for node in nodes if node.children is not None])
+            nodes = _below(nodes, level, [])
+        return passed
+
     def find(self, key: str) -> list[T]:
         """All items whose key meets this one, whichever of the two has the wildcards."""
         found: list[object] = []
