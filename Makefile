@@ -13,7 +13,7 @@ HOT_SOURCES := $(shell find src/polywire -name '*.py')
 INSTALLED := $(VENV)/.installed
 BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 
-.PHONY: help setup build proto docs site test lint format conformance fuzz bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run package clean
+.PHONY: help setup lock build proto docs site test lint format conformance fuzz bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -22,13 +22,19 @@ setup: $(BUILT) ## make .venv with everything the other targets need, compiled m
 	@tools/debian-packages
 	@$(BIN)/python -c 'import polywire; c = polywire.compiled(); print(f"polywire {polywire.__version__} in $(VENV): {sum(c.values())} of {len(c)} hot modules compiled")'
 
-$(INSTALLED): pyproject.toml setup.py
+$(INSTALLED): requirements-dev.lock pyproject.toml setup.py
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing dependencies into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1,<27'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
-	@POLYWIRE_PURE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
+	@POLYWIRE_PURE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+
+lock: $(INSTALLED) ## write requirements-dev.lock: the newest versions that pyproject.toml allows, with hashes
+	@{ head -1 requirements-dev.lock; \
+	   $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate \
+	       --no-emit-index-url --extra pipeline --group dev pyproject.toml; } >build/requirements-dev.lock
+	@mv build/requirements-dev.lock requirements-dev.lock
+	@echo "requirements-dev.lock: $$(grep -c '==' requirements-dev.lock) packages"
 
 $(BUILT): $(INSTALLED) $(HOT_SOURCES)
 	@echo "building the hot modules"
@@ -102,6 +108,8 @@ run: setup ## hub and pipeline on loopback until Ctrl-C, with no traffic of thei
 package: $(INSTALLED) ## wheel and sdist into dist, each installed and used in an empty environment
 	@rm -rf dist
 	@$(BIN)/python -m build --outdir dist .
+	@# A wheel that an index takes says which systems its modules run on, not only that it was made on a Linux.
+	@PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist dist/*-linux_*.whl && rm dist/*-linux_*.whl
 	@$(BIN)/python tools/smoke_package.py dist
 
 clean: ## remove everything the other targets made

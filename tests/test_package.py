@@ -2,16 +2,20 @@
 
 import email
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from email.message import Message
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import polywire
 from polywire.compilation import HOT_MODULES
@@ -117,3 +121,22 @@ def test_the_metadata_says_what_it_is_and_what_it_needs(metadata: Message) -> No
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload() == (ROOT / "README.md").read_text()
     assert set(metadata.get_all("Provides-Extra", [])) == {"java", "pipeline"}
+
+
+def test_the_lock_file_has_a_version_that_is_allowed_of_everything_that_is_wanted() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["pipeline"]]
+    for group in project["dependency-groups"].values():
+        wanted += [each for each in group if isinstance(each, str)]
+    entries = re.split(r"\n(?=\S)", (ROOT / "requirements-dev.lock").read_text())[1:]
+    locked: dict[str, list[Requirement]] = {}
+    for entry in entries:
+        requirement = Requirement(entry.split("\\")[0])
+        assert "--hash=sha256:" in entry, requirement.name
+        locked.setdefault(requirement.name, []).append(requirement)
+    for each in map(Requirement, wanted):
+        found = locked.get(canonicalize_name(each.name), [])
+        assert found, f"{each.name} is not locked: run 'make lock'"
+        for requirement in found:
+            (version,) = [specifier.version for specifier in requirement.specifier]
+            assert each.specifier.contains(version), f"{each} does not allow {version}: run 'make lock'"
