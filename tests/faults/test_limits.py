@@ -293,7 +293,7 @@ def test_pings_are_answered_and_no_more_than_are_read(hub: HubProcess, key: str,
 @pytest.mark.parametrize(
     ("request_octets", "status"),
     [
-        (b"GET /umq HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 400 "),
+        (b"GET /umq HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 426 "),
         (b"nonsense\r\n\r\n", b"HTTP/1.1 400 "),
         (upgrade("/umq", "Sec-WebSocket-Protocol: umq"), b"HTTP/1.1 101 "),
     ],

@@ -266,8 +266,8 @@ class Endpoint:
         if not self._closing and isinstance(session, SaysTooBig):
             self._guarded(session.too_big)
 
-    def linger(self) -> None:
-        """Write nothing more, but take and discard what the peer sends until it hangs up, ``CLOSE_TIME`` at most.
+    def linger(self, last: bytes) -> None:
+        """Write what is left, then ``last``; discard what the peer sends until it hangs up, ``CLOSE_TIME`` at most.
 
         Closing at once while the peer is still sending would reset the connection, and the last words would be lost.
         """
@@ -277,6 +277,7 @@ class Endpoint:
         self._closing = True
         transport = self._transport
         if transport is not None and not transport.is_closing():
+            transport.write(last)
             if transport.can_write_eof():
                 transport.write_eof()
             transport.resume_reading()

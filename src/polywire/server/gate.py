@@ -17,8 +17,10 @@ from polywire.hub.outbox import POLICIES
 from polywire.hub.peer import Limits, Login, Refusal
 from polywire.security.authenticator import Authenticator, LoginError, Throttled
 from polywire.security.credentials import Credentials
+from polywire.server.address import WILDCARDS, Address
 from polywire.server.admission import Admission
 from polywire.server.config import Config
+from polywire.server.origins import refusal
 from polywire.server.seldom import Denials, Seldom, SeldomEach
 
 if TYPE_CHECKING:
@@ -112,6 +114,11 @@ class Gate:
     def has_logins(self) -> bool:
         """Whether clients have to say who they are."""
         return self._admission.authenticator is not None
+
+    def origin_problem(self, host: str, origin: str | None, address: Address) -> str | None:
+        """Why a request to the listener at ``address`` may not name this ``Host`` and ``Origin``, or None if it may."""
+        any_name = self.has_logins and address.host in WILDCARDS
+        return refusal(host, origin, address, self.allowed_origins, any_name=any_name)
 
     def enter(self, endpoint: "Endpoint") -> bool:
         """Let a connection in, unless there are too many or the hub is going down."""

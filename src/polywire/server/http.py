@@ -25,11 +25,10 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from polywire.hub.access import ANONYMOUS, Identity
 from polywire.hub.peer import Login, Refusal
 from polywire.journal.kinds import HTTP
-from polywire.server.address import WILDCARDS, Address
+from polywire.server.address import Address
 from polywire.server.config.schema import Journal
 from polywire.server.gate import Gate, Knock
 from polywire.server.metrics import CONTENT_TYPE, Metrics
-from polywire.server.origins import refusal
 from polywire.server.seldom import Seldom
 
 LISTENER: Final = "http"
@@ -198,14 +197,8 @@ class HttpServer:
             raise Refused(413, "a request for a page has no body", fault="unexpected-body")
         if request.path in OPEN_PAGES:
             return
-        any_name = self._gate.has_logins and self._address.host in WILDCARDS
-        why = refusal(
-            request.headers.get("host", ""),
-            request.headers.get("origin"),
-            self._address,
-            self._gate.allowed_origins,
-            any_name=any_name,
-        )
+        headers = request.headers
+        why = self._gate.origin_problem(headers.get("host", ""), headers.get("origin"), self._address)
         if why is not None:
             raise Refused(403, why, fault="origin")
 

@@ -17,7 +17,7 @@ from polywire.server.gate import Gate, Knock
 from polywire.server.speaking import Spoken
 from polywire.server.streams import StreamProtocol
 from polywire.server.tls_listener import MakeProtocol, TlsListener
-from polywire.server.websockets import MakeEndpoint, Paths, WebSocketProtocol
+from polywire.server.websockets import MakeEndpoint, Paths, WebSocketPath, WebSocketProtocol
 
 BACKLOG = 4096
 HTTP = "http"
@@ -130,11 +130,12 @@ class Listeners:
         for key, address in wanted.items():
             ports.setdefault((address.scheme, address.host, address.port), []).append(key)
         for keys in ports.values():
-            paths = Paths(self._gate)
+            paths = Paths(self._gate, wanted[keys[0]])
             for key in keys:
                 spoken = self._spoken[key]
-                stream = spoken.wrap is not None
-                paths.add(wanted[key].path, self._endpoint_maker(key), spoken.subprotocol, stream=stream)
+                counters = self._gate.hub.counters[PROTOCOLS.index(spoken.protocol)]
+                found = WebSocketPath(self._endpoint_maker(key), counters, spoken.subprotocol, spoken.wrap is not None)
+                paths.add(wanted[key].path, found)
             try:
                 bound = await self._open_port(wanted[keys[0]], self._websocket_maker(paths))
             except OSError as error:

@@ -1,74 +1,61 @@
 """Connections that are WebSockets: one port, several paths.
 
-``picows`` does the opening handshake and reads frames. Messages are put together here, within the limits, and what is
-written goes straight to the transport below: sessions frame their own messages, and for protocols that are byte streams
-(MQTT) everything of one turn becomes one binary message.
+``websockets`` does the opening handshake, ``protocols/websocket.py`` reads and writes frames. Sessions frame their own
+messages; for protocols that are byte streams (MQTT) everything of one turn becomes one binary message.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
 
-from picows import (
-    WSAutoPingStrategy,
-    WSCloseCode,
-    WSFrame,
-    WSListener,
-    WSMsgType,
-    WSTransport,
-    WSUpgradeRequest,
-    WSUpgradeResponse,
-    WSUpgradeResponseWithListener,
+from websockets.datastructures import MultipleValuesError
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from polywire.hub.counters import Counters
+from polywire.protocols.websocket import (
+    BINARY,
+    CLOSE,
+    FAULT,
+    INVALID_TEXT,
+    MESSAGE_TOO_BIG,
+    NORMAL,
+    PING,
+    PONG,
+    PROTOCOL_ERROR,
+    TEXT,
+    UNSUPPORTED_DATA,
+    Reader,
+    close,
+    header,
 )
-from picows.picows import WSProtocol  # type: ignore[attr-defined]  # its stub leaves it out
-
-from polywire.protocols.websocket import BINARY, close, header
+from polywire.server.address import Address
 from polywire.server.endpoint import HIGH_WATER, Endpoint
 from polywire.server.gate import Gate, Knock
-
-READ_BUFFER = 4096
-"""Octets a connection's buffer begins with; it doubles whenever a read fills it."""
+from polywire.server.seldom import Seldom
 
 SPARE = 64 * 1024
-"""Octets more than a message may have that are still read, so that the session can refuse it in its own words."""
+"""Bytes more than a message may have that are still read, so that the session can refuse it in its own words."""
 
 UPGRADE = 16 * 1024
-"""The largest opening handshake that ``picows`` reads."""
+"""The largest request that may open a WebSocket, in bytes."""
+
+END_OF_REQUEST = b"\r\n\r\n"
+VERSION = "13"
 
 FAULTS = {
-    WSCloseCode.PROTOCOL_ERROR: "websocket-protocol",
-    WSCloseCode.UNSUPPORTED_DATA: "websocket-kind",
-    WSCloseCode.INVALID_TEXT: "websocket-text",
-    WSCloseCode.MESSAGE_TOO_BIG: "websocket-size",
+    PROTOCOL_ERROR: "websocket-protocol",
+    UNSUPPORTED_DATA: "websocket-kind",
+    INVALID_TEXT: "websocket-text",
+    MESSAGE_TOO_BIG: "websocket-size",
 }
-NOT_ON_THE_WIRE = {WSCloseCode.NO_INFO, WSCloseCode.ABNORMAL_CLOSURE}
-"""Codes that say how a connection ended, and may not be sent."""
 
-# It has a line for each connection and each error of a peer; the hub counts them instead.
-log = logging.getLogger("picows.websocket")
-log.setLevel(logging.CRITICAL)
-
-
-class FrameTooBigError(Exception):
-    """A frame's header announces more than a message may have."""
-
-
-class Quiet(logging.LoggerAdapter[logging.Logger]):
-    """``picows``' logger. It reports what is wrong with a frame here before it hangs up.
-
-    Raising keeps it from hanging up on a frame that is too big: the session reports it first. The frame before it is
-    lost where both came at once.
-    """
-
-    def error(self, msg: object, *args: Any, **kwargs: Any) -> None:
-        """An error of the peer; ``picows`` passes the closing code and the words for it."""
-        if args and args[0][0] == WSCloseCode.MESSAGE_TOO_BIG:
-            raise FrameTooBigError
-        super().error(msg, *args, **kwargs)
-
-
-quiet = Quiet(log, {})
+log = logging.getLogger("polywire.server")
+quiet = logging.getLogger("polywire.server.websockets")  # ``websockets`` has a line for each connection
+quiet.setLevel(logging.ERROR)
 
 MakeEndpoint = Callable[[], Endpoint]
 
@@ -78,213 +65,216 @@ def as_one_message(chunks: list[bytes | memoryview]) -> list[bytes | memoryview]
     return [header(BINARY, sum(map(len, chunks))), *chunks]
 
 
-class WebSocketListener(WSListener):
-    """The event loop's side of an endpoint on a WebSocket. On a ``stream`` it does not matter how messages are cut."""
+@dataclass(frozen=True, slots=True)
+class WebSocketPath:
+    """What is spoken at one path: on a ``stream`` it does not matter how messages are cut."""
 
-    def __init__(self, endpoint: Endpoint, limit: int, *, stream: bool) -> None:
-        self.endpoint = endpoint
-        self._limit = limit
-        self._stream = stream
-        self._parts = bytearray()
-        self._kind: WSMsgType | None = None
-        self._over = False
-
-    def on_ws_connected(self, transport: WSTransport) -> None:
-        """The opening handshake is done."""
-        too_big = close(WSCloseCode.MESSAGE_TOO_BIG.value)
-        self.endpoint.opened(transport.underlying_transport, close(WSCloseCode.OK.value), too_big)
-
-    def on_ws_disconnected(self, transport: WSTransport) -> None:  # noqa: ARG002 - the endpoint knows its transport
-        """The end."""
-        self.endpoint.closed()
-
-    def pause_writing(self) -> None:
-        """The transport's buffer is full."""
-        self.endpoint.outbox.stall()
-
-    def resume_writing(self) -> None:
-        """It has room again."""
-        self.endpoint.outbox.drain()
-
-    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        """One frame: a message, a part of one, or a control frame."""
-        kind = frame.msg_type
-        if self._over:
-            return
-        if frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self.refuse(transport, WSCloseCode.PROTOCOL_ERROR, b"a reserved bit is set")
-        elif kind == WSMsgType.CLOSE:
-            self._over = True
-            code = frame.get_close_code()
-            if not self.endpoint.is_closing:  # a closing frame is sent once
-                transport.send_close(WSCloseCode.OK if code in NOT_ON_THE_WIRE else code)
-            self.endpoint.close(b"")
-        elif kind == WSMsgType.PING:
-            # Who pings and does not read is not answered: the answers would pile up.
-            if transport.underlying_transport.get_write_buffer_size() < HIGH_WATER:
-                transport.send_pong(frame.get_payload_as_bytes())
-        elif kind != WSMsgType.PONG:
-            self._data(transport, frame)
-
-    def refuse(self, transport: WSTransport, code: WSCloseCode, words: bytes) -> None:
-        """Say what is wrong, and hang up."""
-        self._over = True
-        self._parts.clear()
-        if code == WSCloseCode.MESSAGE_TOO_BIG:
-            self.endpoint.too_big()
-        self.endpoint.outbox.finish()
-        transport.send_close(code, words)
-
-    def _data(self, transport: WSTransport, frame: WSFrame) -> None:
-        kind = frame.msg_type
-        if (kind == WSMsgType.CONTINUATION) != (self._kind is not None):
-            self.refuse(transport, WSCloseCode.PROTOCOL_ERROR, b"a frame out of place")
-        elif self._stream:
-            if kind == WSMsgType.TEXT:
-                # MQTT-167: octets only.
-                self.refuse(transport, WSCloseCode.UNSUPPORTED_DATA, b"only binary messages are spoken here")
-                return
-            self._kind = None if frame.fin else WSMsgType.BINARY
-            self.endpoint.deliver(frame.get_payload_as_bytes())
-        elif len(self._parts) + frame.payload_size > self._limit:
-            self.refuse(transport, WSCloseCode.MESSAGE_TOO_BIG, b"the message is too big")
-        elif self._kind is None and frame.fin:
-            self._message(transport, kind, frame.get_payload_as_bytes())
-        else:
-            if self._kind is None:
-                self._kind = kind
-            self._parts += frame.get_payload_as_memoryview()
-            if frame.fin:
-                whole, self._parts = bytes(self._parts), bytearray()
-                kind, self._kind = self._kind, None
-                self._message(transport, kind, whole)
-
-    def _message(self, transport: WSTransport, kind: WSMsgType, payload: bytes) -> None:
-        if kind == WSMsgType.BINARY:
-            self.endpoint.deliver(payload)
-            return
-        try:
-            text = payload.decode()
-        except UnicodeDecodeError:
-            self.refuse(transport, WSCloseCode.INVALID_TEXT, b"a text message that is not UTF-8")
-            return
-        self.endpoint.deliver(text)
+    make_endpoint: MakeEndpoint
+    counters: Counters
+    subprotocol: str
+    stream: bool
 
 
 class Paths:
-    """The WebSocket protocols on one port, by path."""
+    """The WebSocket protocols on one port, by path, and what a request to open one is answered with."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, address: Address) -> None:
         self._gate = gate
-        self._paths: dict[str, tuple[MakeEndpoint, str, bool]] = {}
+        self._address = address
+        self._paths: dict[str, WebSocketPath] = {}
+        self._refused = Seldom(log, gate.loop.time)
 
-    def add(self, path: str, make_endpoint: MakeEndpoint, subprotocol: str, *, stream: bool) -> None:
-        """Speak a protocol at a path; ``stream`` if it is a stream of octets."""
-        self._paths[path] = (make_endpoint, subprotocol, stream)
+    def add(self, path: str, spoken: WebSocketPath) -> None:
+        """Speak a protocol at a path."""
+        self._paths[path] = spoken
 
-    def upgrade(self, request: WSUpgradeRequest) -> WSListener | WSUpgradeResponseWithListener:
-        """The listener for a request; a path nobody speaks at is 404."""
-        path = request.path.decode(errors="replace").partition("?")[0]
-        found = self._paths.get(path)
-        if found is None:
-            words = f"nothing is spoken at {path}; there is {', '.join(self._paths)}\n".encode()
-            return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(404, words), None)
-        make_endpoint, subprotocol, stream = found
-        listener = WebSocketListener(make_endpoint(), self._gate.limits.message_size + SPARE, stream=stream)
-        offered = cast("Mapping[str, str]", request.headers).get("Sec-WebSocket-Protocol", "")
-        if subprotocol in [each.strip() for each in offered.split(",")]:
-            headers = {"Sec-WebSocket-Protocol": subprotocol}
-            return WSUpgradeResponseWithListener(WSUpgradeResponse.create_101_response(headers), listener)
-        return listener
+    def answer(self, head: bytes, peer: str) -> tuple[WebSocketPath | None, bytes]:
+        """The path a request opens, None if it is refused, and the response. ``head`` ends with an empty line."""
+        path: WebSocketPath | None = None
+
+        def subprotocol(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+            return next((each for each in offered if path is not None and each == path.subprotocol), None)
+
+        opening = ServerProtocol(select_subprotocol=subprotocol, logger=quiet)
+        opening.receive_data(head)
+        events = opening.events_received()
+        if not events:  # not HTTP, or a line of it is too long
+            return None, b"".join(opening.data_to_send()) or refusal(400, "this request does not open a WebSocket")
+        request = cast("Request", events[0])
+        path = self._paths.get(request.path.partition("?")[0])
+        response = self._response(opening, request, path, peer)
+        opening.send_response(response)
+        return path if response.status_code == 101 else None, b"".join(opening.data_to_send())
+
+    def _response(self, opening: ServerProtocol, request: Request, path: WebSocketPath | None, peer: str) -> Response:
+        name = request.path.partition("?")[0]
+        if path is None:
+            return opening.reject(404, f"nothing is spoken at {name}; there is {', '.join(self._paths)}\n")
+        try:
+            host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
+        except MultipleValuesError:
+            return opening.reject(400, "Host or Origin appears twice\n")
+        # Browsers name the page's origin with every WebSocket, so a request without one is no page's.
+        why = None if origin is None else self._gate.origin_problem(host, origin, self._address)
+        if why is not None:
+            path.counters.fault("origin")
+            self._refused.warn("a WebSocket to %s from %s was refused: %s", name, peer, why)
+            return opening.reject(403, f"{why}\n")
+        if "Upgrade" not in request.headers:
+            response = opening.reject(426, f"{name} is a WebSocket: use a WebSocket client, with ws:// or wss://\n")
+            response.headers["Upgrade"] = "websocket"
+            return response
+        versions = request.headers.get_all("Sec-WebSocket-Version")
+        if versions and versions != [VERSION]:
+            response = opening.reject(426, f"only version {VERSION} of the WebSocket protocol is spoken here\n")
+            response.headers["Upgrade"] = "websocket"
+            response.headers["Sec-WebSocket-Version"] = VERSION
+            return response
+        return opening.accept(request)
 
 
-class WebSocketProtocol(WSProtocol):  # type: ignore[misc]  # its stub leaves the base class out
-    """``picows``' connection, let in before its opening handshake and ended as soon as an error has been told."""
+def refusal(status: int, words: str) -> bytes:
+    """The response to what is not a request for a WebSocket."""
+    opening = ServerProtocol(logger=quiet)
+    opening.send_response(opening.reject(status, f"{words}\n"))
+    return b"".join(opening.data_to_send())
+
+
+class WebSocketProtocol(asyncio.Protocol):
+    """The event loop's side of an endpoint on a WebSocket. ``knock`` is that of a TLS handshake."""
 
     def __init__(self, gate: Gate, paths: Paths, knock: Knock | None = None) -> None:
         self._gate = gate
         self._paths = paths
-        self._knock = knock  # that of a TLS handshake goes on for this one
-        self._ended = False
+        self._knock = knock
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)  # until there is one
+        self._request = b""
+        self._patience: asyncio.TimerHandle | None = None
+        self._endpoint: Endpoint | None = None
+        self._reader = Reader(0, masked=True)
+        self._over = False
         limits = gate.limits
-        # Octets that may come before the login, -1 once it is done; ``picows`` itself knows one size of frame only.
-        self._before_login = UPGRADE + min(limits.message_size_before_auth, limits.message_size) + SPARE
-        super().__init__(
-            None,  # host and port: a client's
-            None,  # path: a client's
-            False,
-            self._upgrade,
-            quiet,
-            True,
-            gate.handshake_time,
-            False,
-            20,  # when these would be sent
-            20,  # how long their answers may take
-            WSAutoPingStrategy.PING_WHEN_IDLE,
-            False,
-            limits.message_size + SPARE,
-            None,  # extra headers: a client's
-            READ_BUFFER,
-        )
+        # Bytes that may come before the login, -1 once it is done.
+        self._before_login = min(limits.message_size_before_auth, limits.message_size) + SPARE
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A peer that wants to talk WebSocket, perhaps."""
+        """A peer that wants to open a WebSocket, perhaps."""
+        self._transport = cast("asyncio.Transport", transport)
         self._knock = self._knock or self._gate.knock()
-        if self._knock is not None:
-            super().connection_made(transport)
+        if self._knock is None:
+            self._over = True
+            self._transport.abort()
         else:
-            self._ended = True
-            cast("asyncio.Transport", transport).abort()
+            self._patience = self._gate.loop.call_later(self._gate.handshake_time, self._transport.abort)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended changes nothing
+        """The connection has ended."""
         self._handshake_done()
-        if self.transport is not None:  # it was let in
-            super().connection_lost(exc)
+        if self._endpoint is not None:
+            self._endpoint.closed()
 
-    def buffer_updated(self, nbytes: int) -> None:
-        """Octets have come."""
-        if self._ended:
+    def pause_writing(self) -> None:
+        """The transport's buffer is full."""
+        if self._endpoint is not None:
+            self._endpoint.outbox.stall()
+
+    def resume_writing(self) -> None:
+        """It has room again."""
+        if self._endpoint is not None:
+            self._endpoint.outbox.drain()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the peer: its request, then frames."""
+        endpoint = self._endpoint
+        if endpoint is None:
+            self._shake_hands(data)
             return
-        transport: WSTransport = self.transport
-        try:
-            super().buffer_updated(nbytes)
-        except FrameTooBigError:
-            listener: WebSocketListener = self.listener
-            listener.refuse(transport, WSCloseCode.MESSAGE_TOO_BIG, b"the message is too big")
+        if self._over or endpoint.is_closing:
+            return
+        for kind, payload in self._reader.feed(data):
+            if kind == TEXT:
+                try:
+                    text = payload.decode()
+                except UnicodeDecodeError:
+                    self._refuse(endpoint, INVALID_TEXT, b"a text message that is not UTF-8")
+                    return
+                endpoint.deliver(text)
+            elif kind == BINARY:
+                endpoint.deliver(payload)
+            else:
+                self._control(endpoint, kind, payload)
         if self._before_login >= 0:
-            self._look_at_login(transport, nbytes)
-        if transport.is_close_frame_sent:
-            self._end(transport)
+            self._look_at_login(endpoint, len(data))
 
-    def _look_at_login(self, transport: WSTransport, nbytes: int) -> None:
-        """Before the login no more octets are taken than a login has."""
-        listener: WebSocketListener | None = self.listener
-        if listener is not None and listener.endpoint.is_established:
-            self._before_login = -1
+    def _shake_hands(self, data: bytes) -> None:
+        """Read the request, and answer it once it is complete."""
+        if self._over:
             return
-        self._before_login -= nbytes
-        if self._before_login < 0 and listener is not None and not transport.is_close_frame_sent:
-            listener.refuse(transport, WSCloseCode.MESSAGE_TOO_BIG, b"too much before the login")
-
-    def _end(self, transport: WSTransport) -> None:
-        """A closing frame was sent: count why, and read nothing more."""
-        self._ended = True
-        closing = transport.close_handshake
-        listener: WebSocketListener | None = self.listener
-        if listener is None or closing.sent is None:
+        self._request += data
+        head, end, rest = self._request.partition(END_OF_REQUEST)
+        if len(head) > UPGRADE:
+            self._hang_up(refusal(431, f"a request that opens a WebSocket has at most {UPGRADE} bytes"))
             return
-        if closing.recv is None:
-            listener.endpoint.broke(FAULTS.get(closing.sent.code, "websocket"))
-        if closing.sent.code == WSCloseCode.MESSAGE_TOO_BIG:
-            listener.endpoint.linger()
-        else:
-            listener.endpoint.close(b"")
-
-    def _upgrade(self, request: WSUpgradeRequest) -> WSListener | WSUpgradeResponseWithListener:
+        if not end:
+            return
+        self._request = b""
         self._handshake_done()
-        return self._paths.upgrade(request)
+        peer = self._transport.get_extra_info("peername")
+        path, response = self._paths.answer(head + end, str(peer[0]) if peer else "unix")
+        if path is None:
+            self._hang_up(response)
+            return
+        self._transport.write(response)
+        self._reader = Reader(self._gate.limits.message_size + SPARE, masked=True, stream=path.stream)
+        self._endpoint = path.make_endpoint()
+        self._endpoint.opened(self._transport, close(NORMAL), close(MESSAGE_TOO_BIG))
+        if rest:
+            self.data_received(rest)
+
+    def _hang_up(self, response: bytes) -> None:
+        self._over = True
+        self._handshake_done()
+        self._transport.write(response)
+        self._transport.close()
 
     def _handshake_done(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         if self._knock is not None:
             self._knock.done()
+
+    def _control(self, endpoint: Endpoint, kind: int, payload: bytes) -> None:
+        if endpoint.is_closing:  # a closing frame is sent once
+            return
+        if kind == PING:
+            # Who pings and does not read is not answered: the answers would pile up.
+            if self._transport.get_write_buffer_size() < HIGH_WATER:
+                self._transport.write(header(PONG, len(payload)) + payload)
+        elif kind == CLOSE:
+            self._over = True
+            endpoint.close(close(int.from_bytes(payload[:2], "big") or NORMAL))
+        elif kind == FAULT:
+            self._refuse(endpoint, int.from_bytes(payload[:2], "big"), payload[2:])
+
+    def _look_at_login(self, endpoint: Endpoint, size: int) -> None:
+        """Before the login no more bytes are taken than a login has."""
+        if endpoint.is_established:
+            self._before_login = -1
+            return
+        self._before_login -= size
+        if self._before_login < 0 and not endpoint.is_closing:
+            self._refuse(endpoint, MESSAGE_TOO_BIG, b"too much before the login")
+
+    def _refuse(self, endpoint: Endpoint, code: int, words: bytes) -> None:
+        """Say what is wrong, and hang up."""
+        self._over = True
+        if endpoint.is_closing:
+            return
+        if code == MESSAGE_TOO_BIG:
+            endpoint.too_big()
+        endpoint.broke(FAULTS[code])
+        if code == MESSAGE_TOO_BIG:
+            endpoint.linger(close(code, words))
+        else:
+            endpoint.close(close(code, words))
