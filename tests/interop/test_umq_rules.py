@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -139,6 +140,83 @@ def test_failed_attachments_outlive_the_hub(tmp_path: Path) -> None:
     kept = [row["attachments"] for row in map(json.loads, shown.splitlines()) if "attachments" in row]
     assert kept
     assert all(each == [None, "Mg=="] for each in kept)
+
+
+def update(web: Web) -> tuple[str, object, list[str | bytes]]:
+    """The next update: its start, its body (of an envelope that in it), and its attachments."""
+    text = str(web.recv())
+    announced, _, rest = (":" + text).partition(":T")
+    count = int(announced.removeprefix(":A") or 0)
+    topic, _, payload = rest.partition(":")
+    body: object = json.loads(payload)["body"] if payload.startswith("{") else payload
+    return topic, body, [web.recv() for _ in range(count)]
+
+
+@pytest.mark.rule("UMQ-164", "UMQ-122")
+@pytest.mark.parametrize("data", [b"abc", "grün".encode(), b"", b'{"n":1}', b"x" * 1000, b"\xff"])
+def test_a_binary_body_stays_binary_and_text_stays_text(hub: HubProcess, data: bytes) -> None:
+    with welcomed(hub) as publisher, welcomed(hub) as peer:
+        say(peer, 'C1:["subscribe","form",1]', 'C2:["subscribe","form",2,{"envelope":true}]', answers=2)
+        for options in ("", ',{"content_type":"application/json"}', ',{"content_type":"text/plain"}'):
+            say(publisher, f'A1:C3:["publish","form",null{options}]', data)
+            assert [update(peer), update(peer)] == [("1", "", [data]), ("2", None, [data])]
+        say(publisher, 'A2:C3:["publish","form",null]', data, b"more")
+        assert [update(peer), update(peer)] == [("1", "", [data, b"more"]), ("2", None, [data, b"more"])]
+        if data != b"\xff":
+            say(publisher, f'C3:["publish","form",{json.dumps(data.decode())}]')
+            bare = str(peer.recv())
+            assert (bare, update(peer)) == (f"T1:{data.decode()}", ("2", data.decode(), []))
+
+
+@pytest.mark.rule("UMQ-164")
+def test_a_binary_body_of_calls_and_replies_stays_binary(hub: HubProcess) -> None:
+    with welcomed(hub) as caller, welcomed(hub) as service:
+        say(service, 'C1:["serve","echo",1]')
+        caller.send('A1:C5:["call","echo","get",null]')
+        caller.send(b"abc")
+        request = str(service.recv())
+        number = request[4 : request.index(":", 4)]
+        assert (request, service.recv()) == (f'A1:B{number}:1:["get",null]', b"abc")
+        service.send(f"A1:R{number}:")
+        service.send(b"abc")
+        assert [caller.recv(), caller.recv()] == ["A1:R5:", b"abc"]
+        caller.send('C6:["call","echo","get","abc"]')
+        request = str(service.recv())
+        number = request[1 : request.index(":")]
+        assert request == f'B{number}:1:["get","abc"]'
+        service.send(f"R{number}:abc")
+        assert caller.recv() == "R6:abc"
+
+
+@pytest.mark.rule("UMQ-164")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_binary_bodies_outlive_the_hub(tmp_path: Path, how: signal.Signals) -> None:
+    channels = ("queue/q", "kept")
+    with running_hub(journal=tmp_path) as hub, welcomed(hub) as peer:
+        for channel in channels:
+            options = json.dumps({"retain": channel == "kept"})
+            assert say(peer, f'A1:C1:["publish","{channel}",null,{options}]', b"abc") == ["R1:null"]
+            text = channel.replace("kept", "text")
+            assert say(peer, f'C1:["publish","{text}","abc",{json.dumps({"retain": text == "text"})}]') == ["R1:null"]
+        assert say(peer, 'C1:["subscribe","kept",1]', answers=3) == ["R1:null", "A1:T1:", b"abc"]
+        hub.stop(how)
+    with running_hub(journal=tmp_path) as hub, welcomed(hub) as peer:
+        assert say(peer, 'C1:["subscribe","queue/q",1]', answers=4) == ["R1:null", "A1:T1:", b"abc", "T1:abc"]
+        assert say(peer, 'C2:["subscribe","kept",2,{"envelope":true}]') == ["R2:null"]
+        assert update(peer) == ("2", None, [b"abc"])
+        assert say(peer, 'C3:["subscribe","text",3,{"envelope":true}]') == ["R3:null"]
+        assert update(peer) == ("3", "abc", [])
+
+
+@pytest.mark.rule("UMQ-164")
+@pytest.mark.parametrize("kind", ["mqtt", "fmqp", "sabc", "micromsg"])
+def test_bodies_of_other_protocols_are_text_if_they_are_utf8(hub: HubProcess, kind: str) -> None:
+    with welcomed(hub) as peer, speak(kind, hub.addresses) as other:
+        say(peer, f'C1:["subscribe","from/{kind}",1,{{"envelope":true}}]')
+        other.publish(f"from/{kind}", b"abc")
+        assert update(peer) == ("1", "abc", [])
+        other.publish(f"from/{kind}", b"\xff")
+        assert update(peer) == ("1", None, [b"\xff"])
 
 
 @pytest.mark.rule("UMQ-156")

@@ -59,6 +59,7 @@ class Message:
     exactly once. Publishers of other protocols leave it to the subscriber, so theirs is the highest.
     ``body_failed``: the body was to be the first attachment, which failed. ``body`` is empty then, and the failure
     comes first in ``attachments``. Only receivers that say so (``takes_failed_body``) get such a message.
+    ``binary``: its publisher marked the body as binary, though it may be UTF-8. Otherwise it is text if it is UTF-8.
     ``offset`` is its row in the journal, -1 where it has none.
     ``encoded`` belongs to those who encode the message: one slot for each form it may leave in.
     """
@@ -75,6 +76,7 @@ class Message:
         origin: int = 0,
         qos: int = 2,
         body_failed: bool = False,
+        binary: bool = False,
     ) -> None:
         self.channel: Final = channel
         self.body: Final = body
@@ -86,6 +88,7 @@ class Message:
         self.origin: Final = origin
         self.qos: Final = qos
         self.body_failed: Final = body_failed
+        self.binary: Final = binary
         self.offset: i64 = -1
         self.encoded: Final[dict[int, object]] = {}
 
@@ -102,6 +105,7 @@ class Message:
             self.origin,
             self.qos,
             body_failed=self.body_failed,
+            binary=self.binary,
         )
 
     def header(self, name: str) -> HeaderValue | None:

@@ -17,6 +17,7 @@ from polywire.hub.message import Date, Headers, Message
 from polywire.journal.columns import MAX_OCTETS, Columns
 from polywire.journal.kinds import (
     ACK,
+    BINARY_FLAG,
     CLEAN_FLAG,
     CONNECT,
     DELIVER,
@@ -272,6 +273,8 @@ class Recorder:
             return UNRECORDED
         if message.retain:
             flags |= RETAIN_FLAG
+        if message.binary:
+            flags |= BINARY_FLAG
         channel = message.channel
         if not is_literal(channel):
             channel = to_stars(channel)
@@ -307,7 +310,7 @@ class Recorder:
         self.columns.append(
             kind,
             NO_PROTOCOL if client is None else client.protocol,
-            flags,
+            flags | BINARY_FLAG if message.binary else flags,
             message.origin if client is None else client.number,
             self._clock(),
             "" if client is None else client.name,

@@ -86,3 +86,5 @@ QUEUED_FLAG: Final = 256
 """A delivery or acknowledgement that belongs to a queue."""
 PATTERN_FLAG: Final = 512
 """The message was published to a pattern: ``*`` in its channel stands for any one level."""
+BINARY_FLAG: Final = 1024
+"""The sender marked the body as binary, though it may be UTF-8."""

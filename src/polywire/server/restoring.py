@@ -14,7 +14,7 @@ from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Date, FailedAttachment, Headers, Message
 from polywire.hub.outbox import Nowhere, Outbox
 from polywire.hub.peer import Limits
-from polywire.journal.kinds import PATTERN_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG
+from polywire.journal.kinds import BINARY_FLAG, PATTERN_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG
 from polywire.journal.reader import open_journal
 from polywire.protocols import PROTOCOLS
 from polywire.protocols.fmqp.frames import forwarded
@@ -129,6 +129,7 @@ def message_of(row: Row, *, retain: bool) -> Message:
         time_of(row),
         row["connection"],
         (flags & QOS_MASK) >> QOS_SHIFT,
+        binary=bool(flags & BINARY_FLAG),
     )
     message.offset = row["offset"]
     return message

@@ -309,7 +309,7 @@ def test_when_the_hub_goes_down_new_requests_are_refused_and_old_ones_finished(s
         assert each.session.busy()
     assert peer.say('C3:["whoami"]') == ["E3:10 Shutting down"]
     assert peer.say(b"last", "R1:done") == ["R2:null"]
-    assert caller.hears() == ["T1:last", "R1:done"]
+    assert caller.hears() == ["A1:T1:", b"last", "R1:done"]
     for each in (peer, caller):
         assert not each.session.busy()
         assert not each.wire.closed

@@ -76,14 +76,14 @@ def test_a_body_of_text_and_its_attachments_arrive_together(site: Site) -> None:
     peer.say('C1:["subscribe","a",7]')
     assert peer.say('A2:C2:["publish","a","see"]', b"one", b"two") == ["A2:T7:see", b"one", b"two", "R2:null"]
     assert peer.say('A2:C2:["publish","a",null]', b"\x00\xff", b"two") == ["A2:T7:", b"\x00\xff", b"two", "R2:null"]
-    assert peer.say('A1:C2:["publish","a",null]', b"text") == ["T7:text", "R2:null"]
+    assert peer.say('A1:C2:["publish","a",null]', b"text") == ["A1:T7:", b"text", "R2:null"]
 
 
 def test_a_publication_waits_for_its_attachments_and_delays_nothing_behind_it(site: Site) -> None:
     peer = UmqPeer(site)
     peer.say('C1:["subscribe","a",7]')
     assert peer.say('A1:C2:["publish","a",null]', 'C3:["publish","a","quick"]') == ["T7:quick", "R3:null"]
-    assert peer.say(b"slow") == ["T7:slow", "R2:null"]
+    assert peer.say(b"slow") == ["A1:T7:", b"slow", "R2:null"]
 
 
 @pytest.mark.rule("UMQ-154")
@@ -91,9 +91,9 @@ def test_a_failed_attachment_fails_nothing_else(site: Site) -> None:
     peer = UmqPeer(site)
     peer.say('C1:["subscribe","a",7]', 'C2:["subscribe","a",8,{"envelope":true}]')
     said = peer.say('A3:C3:["publish","a",null]', 'A1:C4:["publish","b",null]', b"1", "-:disk full", b"3", b"good")
-    attached: list[str | bytes] = ["-:disk full", b"3"]
-    envelope = '{"channel":"a","headers":{},"body":"1","ts":0}'
-    assert said == ["A2:T7:1", *attached, f"A2:T8:{envelope}", *attached, "R3:null", "R4:null"]
+    attached: list[str | bytes] = [b"1", "-:disk full", b"3"]
+    envelope = '{"channel":"a","headers":{},"body":null,"ts":0}'
+    assert said == ["A3:T7:", *attached, f"A3:T8:{envelope}", *attached, "R3:null", "R4:null"]
     said = peer.say('A2:C5:["publish","a",""]', "-:", b"2")
     assert said[:4] == ["A3:T7:", b"", "-:", b"2"]
     assert peer.faults == {}

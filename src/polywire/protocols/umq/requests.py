@@ -163,6 +163,7 @@ class Requests:
             self._hub.clock(),
             self._client.number,
             body_failed=failed,
+            binary=method.body.data is None,
         )
         refused = self._hub.publish(message, self._client)
         if refused is None:
@@ -184,6 +185,7 @@ class Requests:
             self._hub.clock(),
             self._client.number,
             body_failed=failed,
+            binary=method.body.data is None,
         )
         seconds = self._call_time if method.timeout is None else method.timeout / MILLISECONDS
         self._calling.start(call_id, method, message, seconds)

@@ -93,7 +93,10 @@ class Serving(Provider):
         """Hand the peer's reply to the caller."""
         data, rest, failed = assembled(body, attachments)
         origin = self._client.number
-        message = Message(call.service, data, attachments=rest, time=now, origin=origin, body_failed=failed)
+        binary = body is None or body.data is None
+        message = Message(
+            call.service, data, attachments=rest, time=now, origin=origin, body_failed=failed, binary=binary
+        )
         self._services.reply(call, message)
 
     def fail(self, call: Call, error: CallError) -> None:

@@ -79,24 +79,30 @@ def attach(payload: bytes, attachments: tuple[Attached, ...]) -> Prepared:
 
 
 def stand_ins(message: Message) -> tuple[bytes, ...]:
-    """As many attachments as a message has, for writing a payload, which depends on their number only."""
-    return (b"",) * len(message.attachments)
+    """As many attachments as a message has, for writing a payload, which depends on their number only.
+
+    A binary body is the first of them.
+    """
+    others = (b"",) * len(message.attachments)
+    return (message.body, *others) if message.binary and not message.body_failed else others
 
 
 def json_body(message: Message) -> Body:
-    """A message's body for JSON: ``null``, as with every body that is an attachment, where it failed."""
-    return Body(None if message.body_failed else message.body, message.content_type or None)
+    """A message's body for JSON: ``null`` if it is an attachment, because it is binary (UMQ-164), or has failed."""
+    return Body(None if message.binary or message.body_failed else message.body, message.content_type or None)
 
 
 def bare(message: Message, protocol: int) -> Prepared:
-    """The message as its bare body (UMQ-122)."""
+    """The message as its bare body (UMQ-122, UMQ-164)."""
     key = protocol * FORMS + BARE
     found = message.encoded.get(key)
     if found is None:
-        if not message.attachments and is_text(message.body):
-            found = Prepared(b"", len(message.body), message.body)
-        elif message.body_failed:
+        if message.body_failed:
             found = attach(b"", message.attachments)
+        elif message.binary:
+            found = attach(b"", (message.body, *message.attachments))
+        elif not message.attachments and is_text(message.body):
+            found = Prepared(b"", len(message.body), message.body)
         else:
             found = prepare(write_bare_body(message.body, stand_ins(message)), message.attachments)
         message.encoded[key] = found
@@ -163,7 +169,8 @@ class TopicWriter:
         """Write an update, unless the reader is too slow. False where it went nowhere, which is counted."""
         body = message.body
         length: i64 = len(body)
-        if length < SHORT and not self._envelope and not message.attachments and body.isascii():
+        plain = not self._envelope and not message.attachments and not message.binary
+        if plain and length < SHORT and body.isascii():
             if length != self._length:
                 self._head = header(TEXT, len(self._start) + length) + self._start
                 self._length = length
