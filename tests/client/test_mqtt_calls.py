@@ -181,3 +181,36 @@ def test_a_call_that_is_cancelled_and_a_bus_that_is_closed_leave_nothing(hub: Hu
             await bus.call("leaving", "text")
 
     run(main)
+
+
+@pytest.mark.rule("MQTTRPC-111")
+def test_an_error_that_can_not_be_written_is_a_failure_and_logged(
+    hub: HubProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: Request) -> bytes:
+        raise CallFailed(409, "taken", "\ud800")
+
+    async def main() -> None:
+        async with opened(hub, "mqtt") as serving, opened(hub, "mqtt") as calling:
+            await serving.serve("unwritable", refuse)
+            with pytest.raises(CallFailed) as failed:
+                await calling.call("unwritable", "Say", timeout=10)
+            assert (failed.value.code, failed.value.tag) == (500, "handler-failed")
+
+    run(main)
+    assert "the answer of unwritable.Say can't be sent: the user_message" in caplog.text
+
+
+@pytest.mark.rule("MQTTRPC-111")
+def test_an_answer_that_the_broker_does_not_take_is_a_failure_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(url: str) -> None:
+        bus = polywire.connect(url, protocol="mqtt", backoff=QUICK)
+        async with bus as serving, polywire.connect(url, protocol="mqtt") as calling:
+            await serving.serve("large", lambda _: bytes(200_000))
+            with pytest.raises(CallFailed) as failed:
+                await calling.call("large", "Say", timeout=15)
+            assert (failed.value.code, failed.value.tag) == (413, "too-large")
+
+    with running_hub("limits.message_size=100000") as small:
+        run(lambda: main(small.addresses["mqtt"]))
+    assert "the answer of large.Say was not taken" in caplog.text

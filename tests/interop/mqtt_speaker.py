@@ -80,7 +80,7 @@ class Mqtt(Speaker):
         response = self._envelope(Response, lambda response: response.correlation_id == number)[1]
         data = response.error_data
         if data is not None:
-            raise RefusedError(str(data.code), f"{data.tag}: {data.user_message}")
+            raise RefusedError(str(data.code), f"{data.tag}: {data.user_message}", response)
         return response.value or b""
 
     def serve(self, service: str) -> None:
@@ -91,7 +91,7 @@ class Mqtt(Speaker):
         try:
             response = Response(request.correlation_id, "", handler(request.type_url, request.value or b""), None, True)
         except FailureError as failure:
-            data = ErrorData(failure.code, failure.tag, failure.text)
+            data = ErrorData(failure.code, failure.tag, failure.text, failure.retry_after)
             response = Response(request.correlation_id, "", None, data, True)
         self.publish(topic, encode_rpc(response))
 

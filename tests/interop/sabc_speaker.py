@@ -80,7 +80,10 @@ class Sabc(Speaker):
                 self._session, None, handler(header(found.headers, "method") or "", found.body), (), found.msg_id
             )
         except FailureError as failure:
-            reply = Error(str(failure.code), failure.text.encode(), self._session, found.msg_id)
+            headers = [("error-tag", failure.tag)] if failure.tag else []
+            if failure.retry_after:
+                headers.append(("retry-after", str(failure.retry_after)))
+            reply = Error(str(failure.code), failure.text.encode(), self._session, found.msg_id, tuple(headers))
         self.wire.send(encode(reply))
 
     def _ask(self, *headers: tuple[str, str], body: bytes = b"") -> str:
@@ -115,4 +118,4 @@ class Sabc(Speaker):
 
 
 def _refused(error: Error) -> RefusedError:
-    return RefusedError(error.error_code or "", error.body.decode())
+    return RefusedError(error.error_code or "", error.body.decode(), error)

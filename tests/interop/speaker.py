@@ -27,19 +27,22 @@ F = TypeVar("F")
 
 
 class RefusedError(Exception):
-    """The hub, or a service, said no: ``code`` as the protocol writes it, ``text`` its words."""
+    """The hub, or a service, said no: ``code`` as the protocol writes it, ``text`` its words, ``frame`` all of it."""
 
-    def __init__(self, code: str, text: str = "") -> None:
+    def __init__(self, code: str, text: str = "", frame: Frame | None = None) -> None:
         super().__init__(f"{code} {text}")
-        self.code, self.text = code, text
+        self.code, self.text, self.frame = code, text, frame
 
 
 class FailureError(Exception):
-    """What a handler raises to answer a call with an error."""
+    """What a handler raises to answer a call with an error; ``retry_after`` is in milliseconds.
 
-    def __init__(self, code: int, tag: str, text: str) -> None:
+    Without a tag UMQ has nothing but the text, and sABC only the code and the text.
+    """
+
+    def __init__(self, code: int, tag: str, text: str, retry_after: int = 0) -> None:
         super().__init__(text)
-        self.code, self.tag, self.text = code, tag, text
+        self.code, self.tag, self.text, self.retry_after = code, tag, text, retry_after
 
 
 class CannotSayError(Exception):

@@ -112,7 +112,9 @@ class Umq(Speaker):
         try:
             reply = write_bare_body(handler(request.method, _whole(request.body, attachments)[0]))
         except FailureError as failure:
-            self._send(CallException(frame.call_id, failure.text))
+            wait = f" (retry after {failure.retry_after} ms)" if failure.retry_after else ""
+            words = f"{failure.code} {failure.tag}{wait}: {failure.text}" if failure.tag else failure.text
+            self._send(CallException(frame.call_id, words))
             return
         self._send(Result(frame.call_id, reply.text, len(reply.attachments)), reply.attachments)
 
@@ -135,7 +137,7 @@ class Umq(Speaker):
         found = self._until(answer)
         if isinstance(found, CallException):
             code, _, text = found.payload.partition(" ")
-            raise RefusedError(code, text) if code.isdigit() else RefusedError("", found.payload)
+            raise RefusedError(code, text, found) if code.isdigit() else RefusedError("", found.payload, found)
         assert isinstance(found, Result)
         return found.payload, self._attachments(found)
 

@@ -6,8 +6,11 @@ None, nothing was to be sent.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from polywire.errors import PolywireError
+
+HANDLER_FAILED: Final = 500
 
 
 class ClientError(PolywireError):
@@ -127,15 +130,26 @@ class Timeout(Unfinished, TimeoutError):
 class CallFailed(ClientError):
     """A service answered with an error, or could not be asked.
 
-    ``code`` is as in HTTP, ``tag`` for programs, ``text`` for people, ``retry_after`` in seconds or None.
+    ``code`` is as in HTTP, ``tag`` for programs, ``text`` for people, ``retry_after`` in seconds or None. ``from_hub``:
+    the hub failed the call, because nobody offers the service, say, or it took too long; the service did not answer.
     """
 
-    def __init__(self, code: int, tag: str, text: str, *, retry_after: float | None = None) -> None:
-        super().__init__(f"{code} {tag}: {text}")
+    def __init__(
+        self, code: int, tag: str, text: str, *, retry_after: float | None = None, from_hub: bool = False
+    ) -> None:
+        super().__init__(f"{code} {tag}: {text}" if tag else f"{code}: {text}")
         self.code = code
         self.tag = tag
         self.text = text
         self.retry_after = retry_after
+        self.from_hub = from_hub
+
+
+def call_failed(code: int, tag: str, text: str, milliseconds: int, *, from_hub: bool) -> CallFailed:
+    """An error as a protocol carries it. One with code 500 and no tag is a handler that failed."""
+    if code == HANDLER_FAILED and not tag:
+        tag = "handler-failed"
+    return CallFailed(code, tag, text, retry_after=milliseconds / 1000 if milliseconds else None, from_hub=from_hub)
 
 
 class AttachmentFailed(ClientError):

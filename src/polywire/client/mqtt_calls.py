@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from polywire.client.adapter import Handler, answered
-from polywire.client.errors import CallFailed, Timeout
+from polywire.client.errors import CallFailed, Timeout, call_failed
 from polywire.client.features import require
 from polywire.client.message import Message, Request
 from polywire.protocols.mqtt.client import Client
@@ -89,8 +89,9 @@ class Calls:
             async with contextlib.aclosing(line.caller.call(method, Shape.UNARY, body, left)) as answers:
                 return Message("", (await anext(answers)).value or b"")
         except RpcError as error:
-            retry_after = error.retry_after / 1000 if error.retry_after else None
-            raise CallFailed(error.code, error.tag, error.user_message, retry_after=retry_after) from error
+            raise call_failed(
+                error.code, error.tag, error.user_message, error.retry_after, from_hub=error.from_hub
+            ) from error
         except Timeout as error:
             raise Timeout("the answer", seconds, sent=error.sent) from error
         finally:

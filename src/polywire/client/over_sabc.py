@@ -8,7 +8,7 @@ from typing import Final
 from polywire.client.adapter import Handler, Options, Settings, answered
 from polywire.client.address import Address
 from polywire.client.connection import PeerConnection, Publication
-from polywire.client.errors import CallFailed, ConnectionLost, Refused
+from polywire.client.errors import CallFailed, ConnectionLost, Refused, call_failed
 from polywire.client.message import Header, Message, Request
 from polywire.client.over_peers import PeerAdapter
 from polywire.client.posting import Done
@@ -16,7 +16,7 @@ from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.client import open_peer
 from polywire.protocols.sabc.errors import DRAINING, LIMIT, NOT_FOUND
 from polywire.protocols.sabc.headers import http_date
-from polywire.protocols.sabc.operations import DESTINATION, OP, UNSUBSCRIBE
+from polywire.protocols.sabc.operations import DESTINATION, OP, UNSUBSCRIBE, error_headers
 from polywire.protocols.sabc.peer.failures import Failure
 from polywire.protocols.sabc.peer.handling import Reply
 from polywire.protocols.sabc.peer.limits import Limits
@@ -30,6 +30,7 @@ WINDOW: Final = 512
 LIMITS: Final = Limits(max_sent=0)
 """The hub's limit is not known here. What passes it is reported when the hub answers ``truncated::yes``."""
 
+# The tags of errors without one: those of the hub about a request it refused, and of our own side.
 TAGS: Final[Mapping[str, str]] = {
     "400": "bad-request",
     "403": "forbidden",
@@ -72,7 +73,8 @@ class SabcConnection(PeerConnection[Peer]):
             try:
                 return replying(await answered(handler, request))
             except CallFailed as error:
-                raise Failure(error.code, error.text) from error
+                headers = error_headers(error.tag, round((error.retry_after or 0) * 1000), by_service=True)
+                raise Failure(error.code, error.text, headers) from error
 
         try:
             await self._hub.serve(service, answer)
@@ -92,7 +94,8 @@ class SabcConnection(PeerConnection[Peer]):
             )
         except Failure as error:
             code = int(error.code) if error.code.isdecimal() else FAILED
-            raise CallFailed(code, TAGS.get(error.code, "handler-failed"), error.text) from error
+            tag = error.tag if error.by_service else error.tag or TAGS.get(error.code, "")
+            raise call_failed(code, tag, error.text, error.retry_after, from_hub=not error.by_service) from error
 
     async def ping(self) -> None:
         """There and back."""

@@ -9,12 +9,12 @@ from typing import Final
 from polywire.client.adapter import Handler, Options, Settings, answered
 from polywire.client.address import Address
 from polywire.client.connection import PeerConnection, Publication
-from polywire.client.errors import AttachmentFailed, CallFailed, Refused
+from polywire.client.errors import AttachmentFailed, CallFailed, Refused, call_failed
 from polywire.client.message import NO_HEADERS, Header, Message, Request
 from polywire.client.over_peers import PeerAdapter
 from polywire.client.posting import Done
 from polywire.protocols.umq.client import credentials, open_peer
-from polywire.protocols.umq.codes import FatalCode
+from polywire.protocols.umq.codes import FatalCode, read_failure, write_failure
 from polywire.protocols.umq.peer.arriving import Received
 from polywire.protocols.umq.peer.failures import RpcException
 from polywire.protocols.umq.peer.peer import TEMPORARY, Peer
@@ -25,23 +25,6 @@ log = logging.getLogger("polywire.client")
 
 WINDOW: Final = 512
 """Publications that may be unacknowledged; the hub allows a connection 1000 requests unless told otherwise."""
-
-MEANINGS: Final[Mapping[int, tuple[int, str]]] = {
-    FatalCode.NO_RPC_SERVER: (404, "no-service"),
-    FatalCode.NO_ROUTE: (404, "no-method"),
-    FatalCode.UNAVAILABLE: (503, "unavailable"),
-    FatalCode.LIMIT_EXCEEDED: (429, "limit"),
-    FatalCode.SHUTTING_DOWN: (503, "draining"),
-    FatalCode.BAD_REQUEST: (400, "bad-request"),
-    FatalCode.FORBIDDEN: (403, "forbidden"),
-}
-CODES: Final[Mapping[int, FatalCode]] = {
-    400: FatalCode.BAD_REQUEST,
-    403: FatalCode.FORBIDDEN,
-    404: FatalCode.NO_ROUTE,
-    429: FatalCode.UNAVAILABLE,
-    503: FatalCode.UNAVAILABLE,
-}
 
 
 class UmqStream:
@@ -101,8 +84,8 @@ class UmqConnection(PeerConnection[Peer]):
             try:
                 found = await answered(handler, asked)
             except CallFailed as error:
-                code = CODES.get(error.code)
-                raise (RpcException(error.text) if code is None else RpcException.of(code, error.text)) from error
+                retry_after = round((error.retry_after or 0) * 1000)
+                raise RpcException(write_failure(error.code, error.tag, error.text, retry_after)) from error
             return found.body
 
         try:
@@ -128,8 +111,10 @@ class UmqConnection(PeerConnection[Peer]):
         except AttachmentFailed as error:
             raise CallFailed(502, "failed-body", f"the body failed: {error.reason}") from error
         except RpcException as error:
-            code, tag = MEANINGS.get(error.code, (500, "handler-failed"))
-            raise CallFailed(code, tag, error.message or error.text) from error
+            failure = read_failure(error.text)
+            raise call_failed(
+                failure.code, failure.tag, failure.text, failure.retry_after, from_hub=failure.by_runtime
+            ) from error
         return Message("", found.body, attachments=found.attachments)
 
     async def ping(self) -> None:

@@ -19,6 +19,10 @@ DEFAULT_SECONDS: Final = 30.0
 
 FAILED_BODY: Final = "failed-body"
 
+LOWEST_CODE: Final = 400
+HIGHEST_CODE: Final = 599
+FAILED_CODE: Final = 500
+
 END: Final = Message("", b"")
 """The last reply of a streamed call that brings nothing but the end: compare with ``is``."""
 
@@ -26,28 +30,37 @@ END: Final = Message("", b"")
 @final
 @mypyc_attr(acyclic=True)
 class CallError:
-    """Why a call failed. ``code`` follows HTTP; ``tag`` is for programs, ``text`` for people.
+    """Why a call failed. ``code`` follows HTTP, from 400 to 599; ``tag`` is for programs, ``text`` for people.
 
-    ``retry_after`` is in milliseconds; 0 means that trying again is of no use.
+    ``retry_after`` is in milliseconds; 0 means that trying again is of no use. ``from_hub``: the hub itself failed the
+    call. Otherwise the service answered with this error, and ``tag`` is empty where it gave none.
     """
 
-    def __init__(self, code: int, tag: str, text: str, retry_after: int = 0) -> None:
+    def __init__(self, code: int, tag: str, text: str, retry_after: int = 0, *, from_hub: bool = True) -> None:
         self.code: Final = code
         self.tag: Final = tag
         self.text: Final = text
         self.retry_after: Final = retry_after
+        self.from_hub: Final = from_hub
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CallError):
             return False
-        mine = (self.code, self.tag, self.text, self.retry_after)
-        return mine == (other.code, other.tag, other.text, other.retry_after)
+        mine = (self.code, self.tag, self.text, self.retry_after, self.from_hub)
+        return mine == (other.code, other.tag, other.text, other.retry_after, other.from_hub)
 
     def __hash__(self) -> int:
-        return hash((self.code, self.tag, self.text, self.retry_after))
+        return hash((self.code, self.tag, self.text, self.retry_after, self.from_hub))
 
     def __repr__(self) -> str:
-        return f"CallError({self.code}, {self.tag!r}, {self.text!r}, {self.retry_after})"
+        values = f"{self.code}, {self.tag!r}, {self.text!r}, {self.retry_after}"
+        return f"CallError({values}, from_hub={self.from_hub})"
+
+
+def service_error(code: int, tag: str, text: str, retry_after: int = 0) -> CallError:
+    """The error that a service answered with. A code that is not an error's becomes 500."""
+    known = code if LOWEST_CODE <= code <= HIGHEST_CODE else FAILED_CODE
+    return CallError(known, tag, text, max(retry_after, 0), from_hub=False)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

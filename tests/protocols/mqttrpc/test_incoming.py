@@ -5,7 +5,7 @@ import pytest
 from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.message import Message
 from polywire.hub.peer import Limits
-from polywire.hub.services import Call, CallError
+from polywire.hub.services import Call, CallError, service_error
 from polywire.protocols.frame import Frame
 from polywire.protocols.mqttrpc.errors import FAILURES, Failure
 from polywire.protocols.mqttrpc.failures import error_data
@@ -92,7 +92,16 @@ def test_the_failures_of_the_table_keep_their_code_and_tag(site: BridgedSite, fa
     ("error", "told"),
     [
         (CallError(409, "taken", "That name is taken.", 5), ErrorData(409, "taken", "That name is taken.", 5)),
-        (CallError(404, "", ""), ErrorData(404, "no-service", "There is no such service.")),
+        (CallError(404, "no-service", ""), ErrorData(404, "no-service", "There is no such service.")),
+        (service_error(404, "no-item", "No 7.", 3000), ErrorData(404, "no-item", "No 7.", 3000)),
+        (service_error(404, "", "No 7."), ErrorData(404, "", "No 7.")),
+        (service_error(404, "no-service", "Ours."), ErrorData(404, "no-service", "Ours.")),
+        (service_error(503, "closed", "Until noon.", 5), ErrorData(503, "closed", "Until noon.", 5)),
+        (service_error(503, "", "inside", 5), ErrorData(503, "", "Not available, please try again.", 5)),
+        (service_error(501, "", "inside"), ErrorData(501, "", "Something went wrong.")),
+        (service_error(500, "", "inside"), ErrorData(500, "handler-failed", "Something went wrong.")),
+        (service_error(500, "handler-failed", "inside"), ErrorData(500, "handler-failed", "Something went wrong.")),
+        (service_error(7, "odd", "Odd."), ErrorData(500, "odd", "Odd.")),
         (
             CallError(503, "provider-gone", "inside", 1),
             ErrorData(503, "provider-gone", "Not available, please try again.", 1),
@@ -314,9 +323,9 @@ def test_a_draining_hub_answers_503_and_finishes_what_it_accepted(site: BridgedS
     caller.publish("/svc", Request(9, "Say"))
     draining = ErrorData(503, "draining", "Shutting down, please try again.", 1000)
     assert caller.responses() == [
-        Response(8, "", None, draining, True),
+        Response(8, "polywire.hub", b"", draining, True),
         Response(7, "", b"done", None, True),
-        Response(9, "", None, draining, True),
+        Response(9, "polywire.hub", b"", draining, True),
     ]
     assert site.settled()
 

@@ -6,7 +6,7 @@ import pytest
 
 from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.message import Message
-from polywire.hub.services import CallError
+from polywire.hub.services import CallError, service_error
 from polywire.protocols.frame import Frame
 from polywire.protocols.mqttrpc.frames import ErrorData, Request, Response
 from polywire.protocols.mqttrpc.outgoing import SERVICES_REMEMBERED, UNKNOWN, TopicProvider
@@ -75,7 +75,7 @@ def test_the_error_of_a_service_is_the_callers(site: BridgedSite) -> None:
     MqttClient(site, "/svc", serving=lambda request: [Response(request.correlation_id, "", b"more", data)])
     caller = SessionCaller(site)
     caller.call("svc")
-    assert caller.heard == [CallError(409, "taken", "That name is taken.", 250)]
+    assert caller.heard == [service_error(409, "taken", "That name is taken.", 250)]
     assert site.settled()
 
 
@@ -84,7 +84,7 @@ def test_error_data_without_an_error_code_is_a_failure_all_the_same(site: Bridge
     MqttClient(site, "/svc", serving=lambda request: [Response(request.correlation_id, "", b"", ErrorData(code))])
     caller = SessionCaller(site)
     caller.call("svc")
-    assert caller.heard == [CallError(500, "", "")]
+    assert caller.heard == [service_error(500, "", "")]
 
 
 @pytest.mark.rule("MQTTRPC-55")
@@ -134,7 +134,7 @@ def test_an_error_ends_a_stream(site: BridgedSite) -> None:
     number = server.requests()[0].correlation_id
     server.publish("/svc", Response(number, "", b"1"))
     server.publish("/svc", Response(number, "", b"", ErrorData(500, "handler-failed", "Oh.")))
-    assert caller.heard == [(b"1", False), CallError(500, "handler-failed", "Oh.")]
+    assert caller.heard == [(b"1", False), service_error(500, "handler-failed", "Oh.")]
     assert site.settled()
 
 

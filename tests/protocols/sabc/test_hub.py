@@ -93,7 +93,7 @@ def test_an_error_about_a_call_fails_it_at_once(hub: HubProcess, listener: str, 
         caller.send(wire(f"MESSAGE\nsession-id::{mine}\nmsg-id::2\nop::call\nservice::{key}\nmethod::m\n\n^@"))
         assert b"\r\nmsg-id::1\r\n" in provider.until(b"\0")
         provider.send(wire(f"ERROR\nsession-id::{theirs}\nerror-code::418\n{key}::1\n\na teapot\n\n^@"))
-        answer = f"ERROR\nsession-id::{mine}\nerror-code::418\nref-msg-id::2\n\na teapot\n\n^@"
+        answer = f"ERROR\nsession-id::{mine}\nerror-code::418\nref-msg-id::2\nerror-source::service\n\na teapot\n\n^@"
         assert caller.until(b"\r\n\r\n\0") == wire(answer)
 
 

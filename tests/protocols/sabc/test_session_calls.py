@@ -7,7 +7,7 @@ from polywire.hub.peer import Limits
 from polywire.hub.services import Call, Caller, CallError
 from polywire.protocols.sabc import Error, Message
 from polywire.protocols.sabc.headers import header
-from polywire.protocols.sabc.operations import SENT_MSG_ID
+from polywire.protocols.sabc.operations import SENT_MSG_ID, error_headers
 from tests.protocols.sabc.clients import Speaker, error, is_ok, value
 from tests.sessions import Site
 
@@ -52,7 +52,35 @@ def test_a_providers_error_fails_the_call() -> None:
     _, caller, provider = pair()
     caller.ask("msg-id::7", "op::call", "service::greeter", "method::hi")
     provider.raw("ERROR\nsession-id::@@\nerror-code::422\nref-msg-id::1\n\nnot like that\n\n^@")
-    assert caller.heard() == "ERROR\nsession-id::@@\nerror-code::422\nref-msg-id::7\n\nnot like that\n\n^@"
+    answer = "error-code::422\nref-msg-id::7\nerror-source::service\n\nnot like that\n\n^@"
+    assert caller.heard() == f"ERROR\nsession-id::@@\n{answer}"
+
+
+@pytest.mark.rule("SABC-138", "SABC-139")
+@pytest.mark.parametrize(
+    ("sent", "heard"),
+    [
+        ("error-tag::no-item", "error-tag::no-item\nerror-source::service"),
+        ("retry-after::3000", "retry-after::3000\nerror-source::service"),
+        ("retry-after::soon", "error-source::service"),
+        ("retry-after::-1", "error-source::service"),
+        ("retry-after::00000000001", "error-source::service"),
+        ("error-source::hub", "error-source::service"),
+        ("error-tag::a\nretry-after::1\nx::y", "error-tag::a\nretry-after::1\nerror-source::service"),
+    ],
+)
+def test_a_providers_error_keeps_its_tag_and_its_time(sent: str, heard: str) -> None:
+    _, caller, provider = pair()
+    caller.ask("msg-id::7", "op::call", "service::greeter", "method::hi")
+    provider.raw(f"ERROR\nsession-id::@@\nerror-code::404\nref-msg-id::1\n{sent}\n\nno\n\n^@")
+    answer = f"error-code::404\nref-msg-id::7\n{heard}\n\nno\n\n^@"
+    assert caller.heard() == f"ERROR\nsession-id::@@\n{answer}"
+
+
+@pytest.mark.rule("SABC-138")
+@pytest.mark.parametrize("tag", ["a::b", "a\r\nb", "\ud800"])
+def test_a_tag_that_no_header_can_have_is_left_behind(tag: str) -> None:
+    assert error_headers(tag, 5, by_service=True) == (("retry-after", "5"), ("error-source", "service"))
 
 
 @pytest.mark.parametrize("code", ["200", "abc", "٤٠٤", "4040"])

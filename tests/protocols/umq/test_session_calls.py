@@ -5,7 +5,7 @@ import pytest
 from polywire.hub.message import FailedAttachment, Message
 from polywire.hub.outbox import PATIENCE
 from polywire.hub.peer import Limits
-from polywire.hub.services import END, Call, Caller, CallError, Provider
+from polywire.hub.services import END, Call, Caller, CallError, Provider, service_error
 from tests.protocols.umq.peers import UmqPeer
 from tests.sessions import Site
 
@@ -79,19 +79,31 @@ def test_a_reply_that_is_not_text_is_an_attachment(site: Site) -> None:
     assert peer.hears() == ["A2:R1:", b"\xff", b"more"]
 
 
-@pytest.mark.rule("UMQ-130", "UMQ-147")
+@pytest.mark.rule("UMQ-130", "UMQ-147", "UMQ-161", "UMQ-162")
 @pytest.mark.parametrize(
     ("error", "answer"),
     [
         (CallError(404, "no-method", "no method 'on'"), "E1:7 No route to method: no method 'on'"),
-        (CallError(400, "bad", "no JSON"), "E1:11 Bad request: no JSON"),
+        (CallError(400, "bad", "no JSON"), "E1:11 Bad request: 400 bad: no JSON"),
+        (CallError(400, "bad-request", "no JSON"), "E1:11 Bad request: no JSON"),
         (CallError(403, "forbidden", "not you"), "E1:12 Forbidden: not you"),
-        (CallError(413, "too-large", "too large"), "E1:9 Limit exceeded: too large"),
-        (CallError(429, "overloaded", "busy", 10), "E1:8 Temporarily unavailable: busy"),
-        (CallError(503, "draining", "going down", 10), "E1:10 Shutting down"),
-        (CallError(500, "exception", "I'm teapot"), "E1:I'm teapot"),
-        (CallError(500, "exception", "caf\u00e9 \ud800"), "E1:café ?"),
-        (CallError(599, "odd", ""), "E1:599 odd"),
+        (CallError(413, "too-large", "too large"), "E1:9 Limit exceeded: 413 too-large: too large"),
+        (
+            CallError(429, "overloaded", "busy", 10),
+            "E1:8 Temporarily unavailable: 429 overloaded (retry after 10 ms): busy",
+        ),
+        (
+            CallError(503, "draining", "going down", 10),
+            "E1:10 Shutting down: 503 draining (retry after 10 ms): going down",
+        ),
+        (service_error(500, "", "I'm teapot"), "E1:I'm teapot"),
+        (service_error(500, "", "caf\u00e9 \ud800"), "E1:café ?"),
+        (service_error(500, "", "404 bananas"), "E1:500 404 bananas"),
+        (service_error(500, "", "8 Temporarily unavailable"), "E1:500 8 Temporarily unavailable"),
+        (service_error(599, "odd", ""), "E1:599 odd: "),
+        (service_error(404, "no-item", "No 7.", 3000), "E1:404 no-item (retry after 3000 ms): No 7."),
+        (service_error(404, "no-service", "No 7."), "E1:404 no-service: No 7."),
+        (service_error(404, "", "file: gone"), "E1:404 : file: gone"),
     ],
 )
 def test_a_call_that_fails_is_answered_in_the_words_of_umq(site: Site, error: CallError, answer: str) -> None:
@@ -107,9 +119,9 @@ def test_a_service_that_is_not_there_or_does_not_answer(site: Site) -> None:
     assert peer.say('C1:["call","radio","on",""]') == ["E1:6 No RPC server here"]
     peer.say('C1:["call","lamp","on",""]', 'C2:["call","lamp","on","",{"timeout":1500}]')
     site.clock.advance(1.5)
-    assert peer.hears() == ["E2:8 Temporarily unavailable: no reply from 'lamp' within 1.5 s"]
+    assert peer.hears() == ["E2:8 Temporarily unavailable: 504 timeout: no reply from 'lamp' within 1.5 s"]
     site.clock.advance(1.5)
-    assert peer.hears() == ["E1:8 Temporarily unavailable: no reply from 'lamp' within 3 s"]
+    assert peer.hears() == ["E1:8 Temporarily unavailable: 504 timeout: no reply from 'lamp' within 3 s"]
     assert service.cancelled == ["timeout", "timeout"]
     site.hub.services.draining = True
     assert peer.say('C1:["call","lamp","on",""]') == ["E1:10 Shutting down"]
@@ -152,7 +164,7 @@ def test_an_empty_last_response_is_an_update_and_the_end_alone_is_none(site: Sit
 def test_an_error_ends_a_stream(site: Site) -> None:
     service, peer = Service(site), UmqPeer(site)
     peer.say('C1:["call","lamp","watch","",{"stream":9}]')
-    site.hub.services.fail(service.calls[0], CallError(500, "exception", "burnt out"))
+    site.hub.services.fail(service.calls[0], service_error(500, "", "burnt out"))
     assert peer.hears() == ["D9:", "E1:burnt out"]
     assert peer.say('C1:["call","radio","watch","",{"stream":9}]') == ["D9:", "E1:6 No RPC server here"]
 
@@ -283,7 +295,9 @@ def test_other_protocols_miss_a_failed_attachment_only_where_it_is_the_body(site
     service, peer = Service(site, "radio"), serving(site)
     peer.say('A2:C2:["call","radio","on","x"]', "-:lost", b"2")
     assert (service.asked[0].body, service.asked[0].attachments) == (b"x", (FailedAttachment("lost"), b"2"))
-    assert peer.say('A1:C3:["call","radio","on",null]', "-:lost") == ["E3:11 Bad request: the body failed: lost"]
+    assert peer.say('A1:C3:["call","radio","on",null]', "-:lost") == [
+        "E3:11 Bad request: 400 failed-body: the body failed: lost"
+    ]
     assert len(service.calls) == 1
     client = ask(site)[0]
     peer.hears()
@@ -298,7 +312,7 @@ def test_an_exception_of_the_peer_is_the_callers_error(site: Site) -> None:
     client = ask(site)[0]
     caller.say('C1:["call","lamp","brew","coffee"]')
     peer.say("E1:I'm teapot", "E2:I'm teapot")
-    assert client.got == [CallError(500, "exception", "I'm teapot")]
+    assert client.got == [service_error(500, "", "I'm teapot")]
     assert caller.hears() == ["E1:I'm teapot"]
 
 

@@ -1,11 +1,14 @@
 """The errors of RPC over MQTT: its branch of the error tree, and the table of failures a call may end with."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 
 from polywire import errors
+
+HUB_ERROR: Final = "polywire.hub"
+"""MQTTRPC-110: the ``type_url`` of the body of a Response whose error the hub itself made."""
 
 
 class LocalProtocolError(errors.LocalProtocolError):
@@ -43,6 +46,11 @@ class RpcError(errors.PolywireError):
         self.user_message = user_message
         self.retry_after = retry_after
         self.details = packed
+
+    @property
+    def from_hub(self) -> bool:
+        """Whether the hub failed the call, and not the service (MQTTRPC-110)."""
+        return self.details is not None and self.details.type_url == HUB_ERROR
 
     def __str__(self) -> str:
         words = self.user_message or "the call failed"

@@ -2,41 +2,56 @@
 
 from typing import Final
 
-from polywire.hub.services import CallError
-from polywire.protocols.mqttrpc.errors import FAILURES, HANDLER_FAILED, Failure
-from polywire.protocols.mqttrpc.frames import ErrorData
+from polywire.hub.services import HIGHEST_CODE, LOWEST_CODE, CallError, service_error
+from polywire.protocols.mqttrpc.errors import FAILURES, HANDLER_FAILED, HUB_ERROR, Failure
+from polywire.protocols.mqttrpc.frames import ErrorData, Response
 from polywire.protocols.mqttrpc.timeouts import MAX_UINT32
 
 UNAVAILABLE: Final = "Not available, please try again."
 
 
 def error_data(error: CallError) -> ErrorData:
-    """What the caller on MQTT is told of a provider's failure.
+    """The error data for a caller on MQTT.
 
-    A failure of the table keeps the table's words. Other errors below 500 are meant for the caller and keep their own;
-    the words of those from 500 on could tell internals (MQTTRPC-66), and are ours. What is no error code is a 500.
+    MQTTRPC-109: a service's error keeps its code, tag, text and time. MQTTRPC-49: the text of one from 500 on that has
+    no tag could reveal internals (MQTTRPC-66), and is replaced. The hub's own errors have the table's text.
     """
-    code = error.code if 400 <= error.code <= 599 else HANDLER_FAILED.code
+    code = error.code if LOWEST_CODE <= error.code <= HIGHEST_CODE else HANDLER_FAILED.code
     retry_after = min(max(error.retry_after, 0), MAX_UINT32)
+    if not error.from_hub and error.tag != HANDLER_FAILED.tag and (error.tag or code < HANDLER_FAILED.code):
+        return ErrorData(code, error.tag, error.text, retry_after)
     if code == HANDLER_FAILED.code:
-        return _told(HANDLER_FAILED, retry_after)  # MQTTRPC-49
-    for failure in FAILURES:
-        if failure.code == code and error.tag in {"", failure.tag}:
-            return _told(failure, retry_after)
-    words = error.text if code < 500 else UNAVAILABLE if code == 503 else HANDLER_FAILED.user_message
-    return ErrorData(code, error.tag, words, retry_after)
+        return ErrorData(code, HANDLER_FAILED.tag, HANDLER_FAILED.user_message, retry_after)
+    if error.from_hub:
+        for failure in FAILURES:
+            if failure.code == code and failure.tag == error.tag:
+                return ErrorData(code, failure.tag, failure.user_message, retry_after or failure.retry_after)
+        if code < HANDLER_FAILED.code:
+            return ErrorData(code, error.tag, error.text, retry_after)
+    return ErrorData(code, error.tag, UNAVAILABLE if code == 503 else HANDLER_FAILED.user_message, retry_after)
+
+
+def failed_call(correlation_id: int, error: CallError) -> Response:
+    """The Response that ends a call of a caller on MQTT."""
+    data = error_data(error)
+    return hub_response(correlation_id, data) if error.from_hub else Response(correlation_id, "", None, data, True)
+
+
+def hub_response(correlation_id: int, data: ErrorData) -> Response:
+    """MQTTRPC-110: a Response with an error of the hub itself; its body tells that from a service's."""
+    return Response(correlation_id, HUB_ERROR, b"", data, True)
+
+
+def refused(correlation_id: int, failure: Failure) -> Response:
+    """The Response to a Request that the hub refuses."""
+    return hub_response(correlation_id, ErrorData(failure.code, failure.tag, failure.user_message, failure.retry_after))
 
 
 def call_error(data: ErrorData) -> CallError:
-    """What a caller in the hub is told of a Response with error data. What is no error code is a 500."""
-    code = data.code if 400 <= data.code <= 599 else HANDLER_FAILED.code
-    return CallError(code, data.tag, data.user_message, data.retry_after)
+    """The error of a service on MQTT, for a caller in the hub."""
+    return service_error(data.code, data.tag, data.user_message, data.retry_after)
 
 
 def refusal(failure: Failure) -> CallError:
     """One of the table's failures in the hub's words."""
     return CallError(failure.code, failure.tag, failure.user_message, failure.retry_after)
-
-
-def _told(failure: Failure, retry_after: int) -> ErrorData:
-    return ErrorData(failure.code, failure.tag, failure.user_message, retry_after or failure.retry_after)

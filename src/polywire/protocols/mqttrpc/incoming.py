@@ -12,8 +12,8 @@ from polywire.hub.peer import Limits
 from polywire.hub.services import Call, Caller, CallError
 from polywire.protocols.mqttrpc import errors
 from polywire.protocols.mqttrpc.errors import Failure
-from polywire.protocols.mqttrpc.failures import error_data, refusal
-from polywire.protocols.mqttrpc.frames import Request, Response, failed
+from polywire.protocols.mqttrpc.failures import failed_call, refusal, refused
+from polywire.protocols.mqttrpc.frames import Request, Response
 from polywire.protocols.mqttrpc.publisher import TopicPublisher
 from polywire.protocols.mqttrpc.streams import Outcome, ServerCalls, UnaryMethods
 from polywire.protocols.mqttrpc.timeouts import milliseconds
@@ -47,7 +47,7 @@ class TopicCall(Caller):
 
     def fail(self, call: Call, error: CallError) -> None:  # noqa: ARG002 - there is one call
         """Publish the error."""
-        self._requests.answer(self, Response(self.correlation_id, "", None, error_data(error), True))
+        self._requests.answer(self, failed_call(self.correlation_id, error))
 
 
 @final
@@ -149,7 +149,7 @@ class TopicRequests:
                 del self._streams[next(iter(self._streams))]
             self._streams[client.number, request.correlation_id] = None
         self._hub.services.cancel(call, refusal(ONE_REQUEST))
-        self.answer(running, failed(request.correlation_id, ONE_REQUEST))
+        self.answer(running, refused(request.correlation_id, ONE_REQUEST))
 
     def _refuse(self, topic: str, number: int, failure: Failure) -> None:
-        self._publisher.publish(topic, failed(number, failure))
+        self._publisher.publish(topic, refused(number, failure))

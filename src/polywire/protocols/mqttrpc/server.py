@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import ServiceDescriptor
 
+from polywire.client.errors import Refused
 from polywire.client.opening import Opening
 from polywire.protocols.mqtt import client as mqtt
 from polywire.protocols.mqttrpc.client import PER_CLIENT, QOS, SECONDS, SHARED
@@ -30,6 +31,7 @@ from polywire.protocols.mqttrpc.errors import (
     HANDLER_FAILED,
     STREAM_IDLE,
     TIMEOUT,
+    TOO_LARGE,
     Failure,
     LocalProtocolError,
     RemoteProtocolError,
@@ -194,11 +196,27 @@ class Server:
             self._end(work, Response(number, eos=True))  # MQTTRPC-53
 
     def _end(self, work: _Work, response: Response) -> None:
-        """The last answer to a call, unless it has one."""
-        self._work.pop(work.call.correlation_id, None)
-        with contextlib.suppress(LocalProtocolError):
+        """The last answer to a call, unless it has one. MQTTRPC-111: one that can't be sent is replaced by an error."""
+        number, method = work.call.correlation_id, work.call.method
+        try:
+            payload = encode(response)
+        except LocalProtocolError as error:
+            log.error("the answer of %s.%s can't be sent: %s", self._handlers.name, method, error)  # noqa: TRY400 - it says what is wrong
+            response = failed(number, TOO_LARGE if response.error_data is None else HANDLER_FAILED)
+            payload = encode(response)
+        self._work.pop(number, None)
+        with contextlib.suppress(LocalProtocolError):  # it has its last answer
             self._calls.answer(response)
-            self._publish(work.topic, response)
+            receipt = self._send(work.topic, payload)
+            receipt.add_done_callback(lambda sent: self._sent_last(sent, work, response))
+
+    def _sent_last(self, sent: "asyncio.Future[None]", work: _Work, response: Response) -> None:
+        """What became of the last answer. MQTTRPC-111: where the broker does not take it, the caller gets an error."""
+        error = None if sent.cancelled() else sent.exception()
+        if isinstance(error, Refused):
+            log.error("the answer of %s.%s was not taken: %s", self._handlers.name, work.call.method, error)
+            if response.error_data is None:
+                self._publish(work.topic, failed(response.correlation_id, TOO_LARGE))
 
     def _fail(self, call: Call, failure: Failure, topic: str) -> None:
         """End a call from outside its handler."""
@@ -210,8 +228,11 @@ class Server:
             self._calls.answer(response)
             self._publish(topic, response)
 
-    def _publish(self, topic: str, response: Response) -> Any:
-        receipt = asyncio.ensure_future(_sent(self._client, topic, encode(response), self._qos))
+    def _publish(self, topic: str, response: Response) -> "asyncio.Future[None]":
+        return self._send(topic, encode(response))
+
+    def _send(self, topic: str, payload: bytes) -> "asyncio.Future[None]":
+        receipt = asyncio.ensure_future(_sent(self._client, topic, payload, self._qos))
         receipt.add_done_callback(_forgotten)
         return receipt
 

@@ -13,6 +13,7 @@ from polywire.hub.message import Message
 from polywire.hub.peer import Limits
 from polywire.hub.services import Provider
 from polywire.protocols.mqttrpc.errors import RemoteProtocolError
+from polywire.protocols.mqttrpc.failures import hub_response
 from polywire.protocols.mqttrpc.frames import Decoder, Request, Response
 from polywire.protocols.mqttrpc.incoming import TopicRequests
 from polywire.protocols.mqttrpc.outgoing import TopicProvider
@@ -53,7 +54,8 @@ class RpcBridge:
             self._publisher.client.counters.fault(error.rule)
             reply = error.reply
             if offered and isinstance(reply, Response) and client.grants.may_call(service):
-                self._publisher.publish(topic, reply)
+                data = reply.error_data
+                self._publisher.publish(topic, reply if data is None else hub_response(reply.correlation_id, data))
             return
         if isinstance(frame, Request):
             if offered:

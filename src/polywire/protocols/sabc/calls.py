@@ -4,14 +4,12 @@ from collections.abc import Callable
 from typing import Final, final
 
 from polywire.hub.message import Message
-from polywire.hub.services import Call, Caller, CallError, Provider, Services
+from polywire.hub.services import FAILED_CODE, Call, Caller, CallError, Provider, Services, service_error
 from polywire.protocols.sabc.commands import Error
 from polywire.protocols.sabc.errors import TOO_SLOW
-from polywire.protocols.sabc.headers import line_problem
+from polywire.protocols.sabc.headers import header, line_problem
 from polywire.protocols.sabc.line import Line
-from polywire.protocols.sabc.operations import METHOD, SERVICE
-
-FAILED: Final = 500
+from polywire.protocols.sabc.operations import ERROR_TAG, METHOD, SERVICE, read_retry_after
 
 
 @final
@@ -70,7 +68,7 @@ class SabcCaller(Caller):
         self._silent.discard(call)
         self._truncated.discard(call)
         if msg_id is not None:
-            self._line.error(str(error.code), error.text, msg_id)
+            self._line.call_failed(error, msg_id)
         self._ended()
 
     def gone(self) -> None:
@@ -137,8 +135,7 @@ class SabcProvider(Provider):
     def failed(self, msg_id: str, error: Error) -> bool:
         """The client's ERROR for that call."""
         call = self._pop(msg_id)
-        text = error.body.decode(errors="replace")
-        return call is not None and self._services.fail(call, CallError(code_of(error), "provider", text))
+        return call is not None and self._services.fail(call, provider_error(error))
 
     def gone(self) -> None:
         """The client has gone, or answers nothing any more: whoever waits for it is told."""
@@ -155,8 +152,9 @@ class SabcProvider(Provider):
         return call
 
 
-def code_of(error: Error) -> int:
-    """The code of a provider's ERROR: what it says where that is one of HTTP's for errors, otherwise 500."""
+def provider_error(error: Error) -> CallError:
+    """What a provider's ERROR tells the caller (SABC-138)."""
     text = error.error_code or ""
-    code = int(text) if len(text) == 3 and text.isascii() and text.isdigit() else FAILED
-    return code if 400 <= code <= 599 else FAILED
+    code = int(text) if len(text) == 3 and text.isascii() and text.isdigit() else FAILED_CODE
+    tag = header(error.headers, ERROR_TAG) or ""
+    return service_error(code, tag, error.body.decode(errors="replace"), read_retry_after(error.headers))

@@ -11,6 +11,7 @@ from mypy_extensions import i64
 from polywire.hub.client import Client
 from polywire.hub.message import Message
 from polywire.hub.outbox import JOIN_BELOW
+from polywire.hub.services import CallError
 from polywire.protocols import websocket
 from polywire.protocols.frame import Frame
 from polywire.protocols.sabc.bodies import TERMINATOR, unfit
@@ -18,7 +19,7 @@ from polywire.protocols.sabc.commands import Error
 from polywire.protocols.sabc.encoding import cut_before, encode, may_begin
 from polywire.protocols.sabc.headers import TRUNCATED, Header
 from polywire.protocols.sabc.intake import BLANK, error_reply
-from polywire.protocols.sabc.operations import SENT_MSG_ID
+from polywire.protocols.sabc.operations import SENT_MSG_ID, error_headers
 from polywire.protocols.sabc.translation import apart, content, shared
 
 MORE: Final = b"\r\nmsg-more::yes\r\n\r\n"
@@ -71,6 +72,11 @@ class Line:
     def error(self, code: str, reason: str, msg_id: str | None = None) -> None:
         """Write why the client's message was not accepted."""
         self.frame(error_reply(code, reason, self.session_id, msg_id))
+
+    def call_failed(self, error: CallError, msg_id: str) -> None:
+        """Write why the client's call failed (SABC-138, SABC-139)."""
+        headers = error_headers(error.tag, error.retry_after, by_service=not error.from_hub)
+        self.frame(Error(str(error.code), error.text.encode(errors="replace"), self.session_id, msg_id, headers))
 
     def too_late(self, code: str, reason: str, msg_id: str) -> None:
         """Write an ERROR about a message that the hub sent. Its id is the hub's, not one of the client's (SABC-134)."""

@@ -7,7 +7,7 @@ from mypy_extensions import mypyc_attr
 from polywire.protocols.frame import RAW_KEPT, Discarded, Frame
 from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.errors import MALFORMED
-from polywire.protocols.sabc.headers import Header
+from polywire.protocols.sabc.headers import Header, header, line_problem
 from polywire.protocols.sabc.intake import error_reply
 
 OP: Final = "op"
@@ -17,6 +17,12 @@ METHOD: Final = "method"
 SUBSCRIPTION: Final = "subscription"
 SENT_MSG_ID: Final = "sent-msg-id"
 """On an ERROR of the hub: the id of the hub's own message it is about."""
+
+ERROR_TAG: Final = "error-tag"
+RETRY_AFTER: Final = "retry-after"
+ERROR_SOURCE: Final = "error-source"
+BY_SERVICE: Final = "service"
+"""SABC-138, SABC-139: headers on the ERROR of a failed call; the last is the source of one that a service sent."""
 
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
@@ -77,6 +83,24 @@ def operation(message: Whole) -> Operation | Discarded:
         if not found.get(key):
             return _refused(message, "SABC-113", f"{op} needs the header {key!r}")
     return Operation(op, found.get(DESTINATION), found.get(SERVICE), found.get(METHOD), tuple(others))
+
+
+def error_headers(tag: str, retry_after: int, *, by_service: bool = False) -> tuple[Header, ...]:
+    """SABC-138: what an ERROR carries besides its code and its text. A tag that can't be in a header is left behind."""
+    headers: list[Header] = []
+    if tag and line_problem(ERROR_TAG, tag) is None:
+        headers.append((ERROR_TAG, tag))
+    if retry_after > 0:
+        headers.append((RETRY_AFTER, str(retry_after)))
+    if by_service:
+        headers.append((ERROR_SOURCE, BY_SERVICE))
+    return tuple(headers)
+
+
+def read_retry_after(headers: tuple[Header, ...]) -> int:
+    """The ``retry-after`` of an ERROR in milliseconds, 0 where there is none that can be read."""
+    text = header(headers, RETRY_AFTER) or ""
+    return int(text) if len(text) <= 10 and text.isascii() and text.isdigit() else 0
 
 
 def is_publication(message: Whole) -> bool:

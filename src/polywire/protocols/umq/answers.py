@@ -5,17 +5,17 @@ from typing import Final, final
 from polywire.hub.client import Client
 from polywire.hub.message import Attached, Message
 from polywire.hub.outbox import Outbox
-from polywire.hub.services import CallError
+from polywire.hub.services import CallError, service_error
 from polywire.protocols.frame import Frame
 from polywire.protocols.umq.base36 import write
 from polywire.protocols.umq.calls import IncomingCalls
-from polywire.protocols.umq.codes import FatalCode, error_text
+from polywire.protocols.umq.codes import FatalCode, error_text, read_failure, write_failure
 from polywire.protocols.umq.envelopes import write_answer
 from polywire.protocols.umq.frames import Call, CallException, Result, encode
 from polywire.protocols.umq.updates import SLOW_READER, attach, bare
 from polywire.protocols.websocket import text
 
-# UMQ-147: how the failures of a call that the hub itself finds are told. Other codes are the service's own words.
+# UMQ-147: the codes for the errors of the hub itself.
 CODES: Final = {
     400: FatalCode.BAD_REQUEST,
     401: FatalCode.FORBIDDEN,
@@ -32,15 +32,31 @@ CODES: Final = {
 
 
 def call_error_text(error: CallError) -> str:
-    """The payload of the ``E`` for a call that has failed."""
+    """The payload of the ``E`` for a call that has failed.
+
+    UMQ-161: a service's error keeps its code, tag and text; UMQ-162: one of the hub begins with a code of UMQ.
+    """
+    words = write_failure(error.code, error.tag, error.text, error.retry_after)
+    if not error.from_hub:
+        found = read_failure(error.text)
+        plain = error.tag == "" and error.retry_after == 0 and found.code == error.code and found.text == error.text
+        return error.text if plain and not found.by_runtime else words
+    code = CODES.get(error.code, FatalCode.UNAVAILABLE)
+    text = error.text
     if error.tag == "no-service":
-        return error_text(FatalCode.NO_RPC_SERVER)
-    if error.tag == "draining":
-        return error_text(FatalCode.SHUTTING_DOWN)
-    code = CODES.get(error.code)
-    if code is None:
-        return error.text or f"{error.code} {error.tag}"
-    return error_text(code, error.text)
+        code, text = FatalCode.NO_RPC_SERVER, ""
+    elif error.tag == "draining":
+        code = FatalCode.SHUTTING_DOWN
+    brief = error_text(code, text)
+    found = read_failure(brief)
+    known = found.code == error.code and found.tag == error.tag and found.retry_after == error.retry_after
+    return brief if known else error_text(code, words)
+
+
+def provider_error(payload: str) -> CallError:
+    """What the ``E`` of a peer that offers a service tells the caller. It is the service's, whatever it says."""
+    found = read_failure(payload)
+    return service_error(found.code, found.tag, found.text, found.retry_after)
 
 
 @final

@@ -6,6 +6,7 @@ Bodies are octets here, however they travel.
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -16,7 +17,7 @@ from polywire.client.message import Body as Content
 from polywire.client.message import JsonBody, octets
 from polywire.protocols.umq.attributes import Attribute
 from polywire.protocols.umq.bodies import Body, Payload, read_bare_body, write_bare_body
-from polywire.protocols.umq.codes import FatalCode
+from polywire.protocols.umq.codes import FatalCode, write_failure
 from polywire.protocols.umq.envelopes import read_envelope, read_request
 from polywire.protocols.umq.frames import Attachment, AttachmentError
 from polywire.protocols.umq.json_objects import Header
@@ -39,6 +40,8 @@ from polywire.protocols.umq.peer.peer import Peer
 from polywire.protocols.umq.peer.streaming import Subscription
 
 NO_HEADERS: Mapping[str, Header] = {}
+
+log = logging.getLogger("polywire.umq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +186,15 @@ class RemoteHub:
                 whole, rest = await _whole(asked.body, request.message)
             except AttachmentFailed as error:
                 raise RpcException.of(FatalCode.BAD_REQUEST, f"the body failed: {error.reason}") from error
-            outcome = handler(HubRequest(service, asked.method, whole, asked.body.content_type, rest))
-            reply = await outcome if isinstance(outcome, Awaitable) else outcome
-            payload = write_bare_body(octets(reply, "what a service returns"))
+            try:
+                outcome = handler(HubRequest(service, asked.method, whole, asked.body.content_type, rest))
+                reply = await outcome if isinstance(outcome, Awaitable) else outcome
+                payload = write_bare_body(octets(reply, "what a service returns"))
+            except RpcException:
+                raise
+            except Exception as error:
+                log.exception("the service %s failed", service)
+                raise RpcException(write_failure(500, "handler-failed", "the handler failed")) from error
             return Reply(payload.text, payload.attachments)
 
         number = self.peer.register(answer)

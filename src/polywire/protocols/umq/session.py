@@ -12,7 +12,7 @@ from polywire.hub.hub import Hub
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.services import CallError
 from polywire.protocols.frame import Frame
-from polywire.protocols.umq.answers import Answers
+from polywire.protocols.umq.answers import Answers, provider_error
 from polywire.protocols.umq.attribute_book import Owned, book_of
 from polywire.protocols.umq.attributes import Attributes
 from polywire.protocols.umq.bodies import read_bare_body
@@ -168,7 +168,7 @@ class UmqSession:
         elif isinstance(frame, CallException):
             call = self._serving.answered(frame)
             if call is not None:
-                self._serving.fail(call, CallError(500, "exception", frame.payload))
+                self._serving.fail(call, provider_error(frame.payload))
         elif isinstance(frame, Unsubscribe):
             if not self._requests.end_topic(frame.topic_id):
                 self._topics.ids.ignored += 1
