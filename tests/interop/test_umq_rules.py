@@ -152,7 +152,7 @@ def update(web: Web) -> tuple[str, object, list[str | bytes]]:
     return topic, body, [web.recv() for _ in range(count)]
 
 
-@pytest.mark.rule("UMQ-166", "UMQ-122")
+@pytest.mark.rule("UMQ-167", "UMQ-122")
 @pytest.mark.parametrize("data", [b"abc", "grün".encode(), b"", b'{"n":1}', b"x" * 1000, b"\xff"])
 def test_a_binary_body_stays_binary_and_text_stays_text(hub: HubProcess, data: bytes) -> None:
     with welcomed(hub) as publisher, welcomed(hub) as peer:
@@ -168,7 +168,7 @@ def test_a_binary_body_stays_binary_and_text_stays_text(hub: HubProcess, data: b
             assert (bare, update(peer)) == (f"T1:{data.decode()}", ("2", data.decode(), []))
 
 
-@pytest.mark.rule("UMQ-166")
+@pytest.mark.rule("UMQ-167")
 def test_a_binary_body_of_calls_and_replies_stays_binary(hub: HubProcess) -> None:
     with welcomed(hub) as caller, welcomed(hub) as service:
         say(service, 'C1:["serve","echo",1]')
@@ -188,7 +188,7 @@ def test_a_binary_body_of_calls_and_replies_stays_binary(hub: HubProcess) -> Non
         assert caller.recv() == "R6:abc"
 
 
-@pytest.mark.rule("UMQ-166")
+@pytest.mark.rule("UMQ-167")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_binary_bodies_outlive_the_hub(tmp_path: Path, how: signal.Signals) -> None:
     channels = ("queue/q", "kept")
@@ -208,7 +208,7 @@ def test_binary_bodies_outlive_the_hub(tmp_path: Path, how: signal.Signals) -> N
         assert update(peer) == ("3", "abc", [])
 
 
-@pytest.mark.rule("UMQ-166")
+@pytest.mark.rule("UMQ-167")
 @pytest.mark.parametrize("kind", ["mqtt", "fmqp", "sabc", "micromsg"])
 def test_bodies_of_other_protocols_are_text_if_they_are_utf8(hub: HubProcess, kind: str) -> None:
     with welcomed(hub) as peer, speak(kind, hub.addresses) as other:

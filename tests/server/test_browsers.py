@@ -57,7 +57,7 @@ def opened(browser: Browser, page: str, address: str, subprotocol: str) -> objec
     return browser.page(page).run(OPEN.format(address=address, subprotocol=subprotocol))
 
 
-@pytest.mark.rule("UMQ-163")
+@pytest.mark.rule("UMQ-164")
 @pytest.mark.parametrize("listener", LISTENERS)
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "other.test"])
 def test_a_page_of_another_site_opens_no_websocket(
@@ -68,7 +68,7 @@ def test_a_page_of_another_site_opens_no_websocket(
     assert "add the origin to listen.allowed_origins" in hub.wait_for_log("may not use this hub")
 
 
-@pytest.mark.rule("UMQ-163")
+@pytest.mark.rule("UMQ-164")
 def test_a_page_can_not_give_the_hub_a_name_of_its_own(hub: HubProcess, browser: Browser) -> None:
     # The page is the hub's own 404, under a name that resolves to it: the same origin, but no name of the hub.
     port = hub.port("umq")
@@ -77,7 +77,7 @@ def test_a_page_can_not_give_the_hub_a_name_of_its_own(hub: HubProcess, browser:
     assert opened(browser, f"http://localhost:{port}/", f"ws://localhost:{port}/umq", "umq") == "open umq"
 
 
-@pytest.mark.rule("UMQ-163", "UMQ-164", "UMQ-165")
+@pytest.mark.rule("UMQ-164", "UMQ-165", "UMQ-166")
 def test_a_page_of_an_allowed_site_talks_to_the_hub(browser: Browser, site: int) -> None:
     page = f"http://console.test:{site}"
     with running_hub(f"listen.allowed_origins={page}") as hub:
@@ -88,7 +88,7 @@ def test_a_page_of_an_allowed_site_talks_to_the_hub(browser: Browser, site: int)
         assert opened(browser, f"http://127.0.0.1:{site}", hub.addresses["umq"], "umq") == "closed 1006"
 
 
-@pytest.mark.rule("UMQ-163")
+@pytest.mark.rule("UMQ-164")
 def test_the_same_holds_for_encrypted_websockets(tmp_path: Path, browser: Browser, site: int) -> None:
     config, _ = encrypting(tmp_path)
     page = f"http://console.test:{site}"

@@ -52,7 +52,7 @@ def ask(hub: HubProcess, listener: str, data: bytes, trust: ssl.SSLContext | Non
         return status, head if status == 101 else head + plain.rest()
 
 
-@pytest.mark.rule("UMQ-163")
+@pytest.mark.rule("UMQ-164")
 @pytest.mark.parametrize("listener", PATHS)
 @pytest.mark.parametrize(
     ("host", "origin", "allowed"),
@@ -83,7 +83,7 @@ def test_pages_of_other_origins_open_no_websocket(
     assert allowed or b"listen.allowed_origins" in answer
 
 
-@pytest.mark.rule("UMQ-163")
+@pytest.mark.rule("UMQ-164")
 @pytest.mark.parametrize("listener", PATHS)
 def test_pages_of_other_origins_open_no_encrypted_websocket(
     encrypted: tuple[HubProcess, ssl.SSLContext], listener: str
@@ -99,7 +99,7 @@ def test_pages_of_other_origins_open_no_encrypted_websocket(
         assert ask(hub, listener, data, trust)[0] == expected
 
 
-@pytest.mark.rule("UMQ-163")
+@pytest.mark.rule("UMQ-164")
 def test_a_refused_origin_is_counted_and_logged_now_and_then() -> None:
     with running_hub() as hub:
         for _ in range(5):
@@ -112,7 +112,7 @@ def test_a_refused_origin_is_counted_and_logged_now_and_then() -> None:
         assert len([each for each in hub.errors if "evil.example" in each]) <= len(PATHS)
 
 
-@pytest.mark.rule("UMQ-163")
+@pytest.mark.rule("UMQ-164")
 def test_with_logins_a_hub_for_everybody_is_known_by_any_name(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.touch()
@@ -122,7 +122,7 @@ def test_with_logins_a_hub_for_everybody_is_known_by_any_name(tmp_path: Path) ->
         assert Plain(wire).expect(12) == b"HTTP/1.1 101"
 
 
-@pytest.mark.rule("UMQ-164")
+@pytest.mark.rule("UMQ-165")
 @pytest.mark.parametrize(
     ("headers", "expected", "words"),
     [
@@ -150,7 +150,7 @@ def test_what_opens_a_websocket(hub: HubProcess, headers: tuple[str, ...], expec
     assert status != 426 or b"\r\nUpgrade: websocket\r\n" in answer
 
 
-@pytest.mark.rule("UMQ-164")
+@pytest.mark.rule("UMQ-165")
 def test_frames_may_follow_the_request_at_once_and_the_request_may_come_in_pieces(hub: HubProcess) -> None:
     data = request("/umq", *UPGRADE) + frame(0x81, b"H1:")
     for size in (1, 7, len(data)):
@@ -178,7 +178,7 @@ CODES = {
 }
 
 
-@pytest.mark.rule("UMQ-165")
+@pytest.mark.rule("UMQ-166")
 @pytest.mark.parametrize("listener", PATHS)
 def test_a_closing_code_is_echoed_only_if_it_may_be_sent(hub: HubProcess, listener: str) -> None:
     payloads = {code.to_bytes(2, "big"): answer for code, answer in CODES.items()}
@@ -193,7 +193,7 @@ def test_a_closing_code_is_echoed_only_if_it_may_be_sent(hub: HubProcess, listen
         assert len(closing) == 2 + closing[1]
 
 
-@pytest.mark.rule("UMQ-165")
+@pytest.mark.rule("UMQ-166")
 @pytest.mark.parametrize(
     ("data", "code"),
     [
@@ -232,7 +232,7 @@ def test_messages_before_one_that_is_too_big_are_still_answered(hub: HubProcess)
     assert said.index(b"E1:7 ") < said.index(b"F0:9 ")
 
 
-@pytest.mark.rule("UMQ-165")
+@pytest.mark.rule("UMQ-166")
 def test_a_ping_between_the_parts_of_a_message_is_answered(hub: HubProcess) -> None:
     with connected(hub.addresses["umq"]) as wire:
         plain = Plain(wire)

@@ -88,12 +88,12 @@ def stand_ins(message: Message) -> tuple[bytes, ...]:
 
 
 def json_body(message: Message) -> Body:
-    """A message's body for JSON: ``null`` if it is an attachment, because it is binary (UMQ-166), or has failed."""
+    """A message's body for JSON: ``null`` if it is an attachment, because it is binary (UMQ-167), or has failed."""
     return Body(None if message.binary or message.body_failed else message.body, message.content_type or None)
 
 
 def bare(message: Message, protocol: int) -> Prepared:
-    """The message as its bare body (UMQ-122, UMQ-166)."""
+    """The message as its bare body (UMQ-122, UMQ-167)."""
     key = protocol * FORMS + BARE
     found = message.encoded.get(key)
     if found is None:
