@@ -10,10 +10,12 @@ while the script does something else. A bus may be used by several threads. ``ti
 """
 
 import asyncio
+import contextlib
 import inspect
 import ssl
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final, Generic, Self, TypeVar, cast
 
 from polywire.client import bus as asynchronous
@@ -92,6 +94,40 @@ class Jobs(Messages[Message]):
     def __init__(self, thread: Thread, queue: Queue) -> None:
         super().__init__(thread, queue)
         self._queue = queue
+
+    def __exit__(self, *raised: object) -> None:
+        self._thread.wait("closing", self._queue.__aexit__(*raised))
+
+    def handle(self, handler: Callable[[Message], None], *, delay: float = 0.0) -> None:
+        """Call ``handler`` with each message, as ``polywire.Queue.handle``, in a thread of its own."""
+
+        async def handle(message: Message) -> None:
+            await asyncio.to_thread(handler, self._own(message))
+
+        self._thread.wait("handling", self._queue.handle(handle, delay=delay))
+
+    async def _next(self) -> tuple[Message] | None:
+        found = await super()._next()
+        return None if found is None else (self._own(found[0]),)
+
+    def _own(self, message: Message) -> Message:
+        """The message for a program that acknowledges it in a thread of its own."""
+
+        async def acknowledged() -> None:
+            message.ack()
+
+        async def rejected(delay: float, reason: str) -> None:
+            message.nack(delay, reason)
+
+        def acknowledge() -> None:
+            with contextlib.suppress(Closed):  # the message is back in its queue
+                self._thread.wait("acknowledging", acknowledged())
+
+        def reject(delay: float, reason: str) -> None:
+            with contextlib.suppress(Closed):
+                self._thread.wait("rejecting", rejected(delay, reason))
+
+        return replace(message, acknowledge=acknowledge, reject=reject)
 
     @property
     def name(self) -> str:

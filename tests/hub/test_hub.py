@@ -8,8 +8,18 @@ from polywire.hub.access import AccessRule, AccessRules, Identity
 from polywire.hub.channels import ANY, from_stars
 from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
-from polywire.hub.hub import FORBIDDEN, QUEUE_FULL, RETAINED_FULL, SERVICE_CHANNEL, TOO_DEEP, TOO_MANY_QUEUES, Hub
+from polywire.hub.hub import (
+    FORBIDDEN,
+    QUEUE_FULL,
+    QUEUES_FULL,
+    RETAINED_FULL,
+    SERVICE_CHANNEL,
+    TOO_DEEP,
+    TOO_MANY_QUEUES,
+    Hub,
+)
 from polywire.hub.message import Message
+from polywire.hub.queues import DEAD_DELIVERIES, DEAD_QUEUE, DEAD_REASON, Policy
 from polywire.protocols.frame import Run
 from tests.hub.links import Clock, FakeLink, Loop, Recorder
 from tests.hub.test_demand import Recorder as DemandRecorder
@@ -98,6 +108,75 @@ def test_a_full_queue_refuses(site: Site) -> None:
     site.hub.queue_messages = 1
     assert site.hub.publish(Message("queue/jobs", b"1"), client) is None
     assert site.hub.publish(Message("queue/jobs", b"2"), client) == QUEUE_FULL
+
+
+def test_all_queues_together_take_no_more_memory_than_allowed(site: Site) -> None:
+    client, worker = site.client(), Worker(10)
+    site.hub.queue_totals.most = 3000
+    assert site.hub.publish(Message("queue/a", bytes(1000)), client) is None
+    assert site.hub.publish(Message("queue/b", bytes(1000)), client) == QUEUES_FULL
+    assert site.hub.publish(Message("queue/b", bytes(500)), client) is None
+    site.hub.queue("a").attach(worker)
+    worker.got[0].ack()
+    assert site.hub.publish(Message("queue/b", bytes(1000)), client) is None
+    assert client.counters.dropped == {"queues-full": 1}
+
+
+def test_names_and_headers_of_queued_messages_are_memory_too(site: Site) -> None:
+    client = site.client()
+    site.hub.queue_totals.most = 3000
+    assert site.hub.publish(Message("queue/" + "n" * 3000, b""), client) == QUEUES_FULL
+    assert site.hub.publish(Message("queue/a", b"", headers=(("k", "v" * 3000),)), client) == QUEUES_FULL
+    assert site.hub.publish(Message("queue/a", b"", "t" * 3000), client) == QUEUES_FULL
+
+
+def test_a_message_that_is_given_up_moves_to_its_dead_letter_queue_with_words_about_it(site: Site) -> None:
+    client, worker, reader = site.client(), Worker(1), Worker(1)
+    site.hub.set_policies((Policy(("jobs",), 2, "dead"),))
+    site.hub.publish(Message("queue/jobs", b"1", "text/plain", (("k", "v"), (DEAD_REASON, "forged"))), client)
+    site.hub.queue("jobs").attach(worker)
+    worker.got[0].nack()
+    worker.got[1].nack(reason="no such pump")
+    site.hub.queue("dead").attach(reader)
+    letter = reader.got[0].message
+    assert (letter.channel, letter.body, letter.content_type, letter.time) == (
+        "queue/dead",
+        b"1",
+        "text/plain",
+        site.hub.clock(),
+    )
+    assert dict(letter.headers) == {"k": "v", DEAD_QUEUE: "jobs", DEAD_REASON: "no such pump", DEAD_DELIVERIES: 2}
+    assert (len(site.hub.queue("jobs")), site.hub.queue_totals.dead_lettered) == (0, 1)
+
+
+def test_a_dead_letter_that_can_not_be_placed_stays_in_its_queue(site: Site) -> None:
+    client, worker = site.client(), Worker(1)
+    warned: list[str] = []
+    site.hub.on_warning = lambda kind, _: warned.append(kind)
+    site.hub.set_policies((Policy(("jobs",), 1, "dead"),))
+    site.hub.publish(Message("queue/jobs", b"1"), client)
+    site.hub.queue("jobs").attach(worker)
+    site.hub.most_queues = 1
+    worker.got[0].nack()
+    site.hub.most_queues = 10
+    site.hub.queue("dead").max_messages = 0
+    worker.got[1].nack()
+    site.hub.queue("dead").max_messages = 10
+    site.hub.queue_totals.most = 600
+    worker.got[2].nack()
+    assert warned == ["dead letter too-many-queues", "dead letter queue-full", "dead letter queues-full"]
+    site.hub.queue_totals.most = 10_000
+    worker.got[3].nack()
+    assert (len(site.hub.queue("jobs")), len(site.hub.queue("dead"))) == (0, 1)
+
+
+def test_the_first_policy_that_matches_counts_and_a_reload_changes_it(site: Site) -> None:
+    policies = (Policy(("dead",)), Policy((from_stars("**"),), 3, "dead"))
+    assert site.hub.queue("a/b").policy.max_deliveries == 0
+    site.hub.set_policies(policies)
+    assert site.hub.queue("a/b").policy is policies[1]
+    assert site.hub.queue("dead").policy is policies[0]
+    assert site.hub.queue("$odd").policy is policies[1]
 
 
 def test_a_deserted_empty_queue_is_forgotten(site: Site) -> None:

@@ -1,10 +1,13 @@
 """Queues: order, one receiver, acknowledgement, return to the front, bounds."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polywire.hub.channels import from_stars
 from polywire.hub.message import Message
-from polywire.hub.queues import Consumer, Delivery, Queue
+from polywire.hub.queues import DELIVERIES, MAX_DELAY, Consumer, Delivery, Policy, Queue, Totals
+from tests.hub.links import Clock
 
 
 class Worker(Consumer):
@@ -220,3 +223,127 @@ def test_a_stopped_queue_takes_messages_and_acknowledgements_and_hands_out_nothi
     queue.reconsider()
     assert worker.bodies() == [b"1"]
     assert queue.waiting() == 2
+
+
+def test_a_rejected_message_returns_to_its_old_place_and_counts_its_deliveries() -> None:
+    queue, worker = Queue("q"), Worker(2)
+    queue.attach(worker)
+    fill(queue, b"1", b"2", b"3", b"4")
+    first, second = worker.got
+    assert second.nack()
+    assert first.nack(reason="not now")
+    assert not first.nack()
+    assert not first.ack()
+    assert worker.bodies() == [b"1", b"2", b"2", b"1"]
+    assert [delivery.attempts for delivery in worker.got] == [1, 1, 2, 2]
+    assert (queue.totals.nacked, queue.totals.redelivered, len(queue)) == (2, 2, 4)
+
+
+def test_the_delivery_count_is_a_header_from_the_second_time_on_and_nobody_else_sets_it() -> None:
+    queue, worker = Queue("q"), Worker(1)
+    queue.attach(worker)
+    queue.put(Message("q", b"1", headers=((DELIVERIES, 7), ("k", "v"))))
+    assert worker.got[0].outgoing().headers == (("k", "v"),)
+    worker.got[0].nack()
+    assert worker.got[1].outgoing().headers == (("k", "v"), (DELIVERIES, 2))
+    assert worker.got[1].message.headers == ((DELIVERIES, 7), ("k", "v"))
+
+
+def test_a_message_rejected_with_a_delay_waits_and_keeps_nobody_waiting() -> None:
+    clock = Clock()
+    queue, worker = Queue("q", later=clock.later), Worker(1)
+    queue.attach(worker)
+    fill(queue, b"1", b"2", b"3")
+    worker.got[0].nack(5.0)
+    worker.got[1].ack()
+    assert worker.bodies() == [b"1", b"2", b"3"]
+    assert (queue.waiting(), len(queue), queue.idle()) == (1, 2, False)
+    assert [message.body for message in queue.contents()] == [b"1", b"3"]
+    clock.advance(5.0)
+    worker.got[2].ack()
+    assert worker.bodies() == [b"1", b"2", b"3", b"1"]
+
+
+def test_a_delay_has_an_end() -> None:
+    clock = Clock()
+    queue, worker = Queue("q", later=clock.later), Worker(1)
+    queue.attach(worker)
+    fill(queue, b"1")
+    worker.got[0].nack(1e300)
+    clock.advance(MAX_DELAY)
+    assert len(worker.got) == 2
+
+
+def test_what_is_delivered_too_often_is_given_up_or_stays_where_it_can_not_be_placed() -> None:
+    given_up: list[tuple[bytes, int, str]] = []
+    room = False
+
+    def dead(_: Queue, delivery: Delivery, reason: str) -> bool:
+        given_up.append((delivery.message.body, delivery.attempts, reason))
+        return room
+
+    queue, worker = Queue("q"), Worker(1)
+    queue.policy = Policy((from_stars("*"),), 2, "dead")
+    queue.on_dead = dead
+    queue.attach(worker)
+    fill(queue, b"1")
+    worker.got[0].nack(reason="first")
+    worker.got[1].nack(reason="bad\nline")
+    assert (given_up, len(queue)) == ([(b"1", 2, "bad line")], 1)
+    room = True
+    queue.detach(worker)
+    assert given_up[1:] == [(b"1", 3, "unacknowledged")]
+    assert (len(queue), queue.octets, queue.totals.size, queue.totals.dead_lettered) == (0, 0, 0, 1)
+
+
+def test_deliveries_that_the_end_of_the_hub_cut_short_do_not_count() -> None:
+    queue, worker = Queue("q"), Worker(1)
+    returned: list[tuple[str, int, int, str]] = []
+    queue.on_return = lambda *row: returned.append(row)
+    queue.attach(worker)
+    fill(queue, b"1")
+    queue.stopped = True
+    queue.detach(worker)
+    queue.stopped = False
+    queue.attach(worker)
+    assert (worker.got[1].attempts, returned) == (1, [])
+
+
+def test_deliveries_to_a_consumer_that_is_leaving_do_not_count() -> None:
+    queue, worker, next_one = Queue("q"), Worker(2), Worker(2)
+    queue.attach(worker)
+    fill(queue, b"1", b"2")
+    worker.leaving = True
+    queue.detach(worker)
+    queue.attach(next_one)
+    assert [(delivery.message.body, delivery.attempts) for delivery in next_one.got] == [(b"1", 1), (b"2", 1)]
+
+
+def test_what_was_handed_out_and_not_sent_does_not_count() -> None:
+    queue, worker = Queue("q"), Worker(1)
+    queue.attach(worker)
+    fill(queue, b"1")
+    queue.give_back(worker.got[0])
+    assert [delivery.attempts for delivery in worker.got] == [0, 1]
+
+
+def test_the_forms_of_a_message_are_not_kept_once_it_is_sent() -> None:
+    queue, worker = Queue("q"), Worker(1)
+    queue.attach(worker)
+    message = Message("q", b"1")
+    message.encoded[3] = b"a form"
+    queue.put(message)
+    assert message.encoded == {}
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+def test_all_queues_together_know_the_memory_of_their_messages(size: int) -> None:
+    totals = Totals()
+    one, other, worker = Queue("q", totals=totals), Queue("r", totals=totals), Worker(1)
+    one.put(Message("q", bytes(size), "text/plain", (("key", "value"),)))
+    other.put(Message("r", bytes(size)))
+    assert totals.size == 2 * 512 + 2 * size + len("q" + "r" + "text/plain" + "key" + "value")
+    for queue in (one, other):
+        queue.attach(worker)
+        worker.got[-1].ack()
+    assert totals.size == 0

@@ -53,6 +53,33 @@ def test_what_was_put_into_a_queue_is_left_until_it_is_acknowledged(rec: Recordi
     assert left(rec.table()) == [("enqueue", "queue/jobs", b"2"), ("enqueue", "queue/jobs", b"3")]
 
 
+def test_of_a_message_that_came_back_the_last_count_is_left_until_it_is_acknowledged(rec: Recording) -> None:
+    kept, done = rec.enqueue("jobs", b"kept"), rec.enqueue("jobs", b"done")
+    for deliveries in (1, 2, 3):
+        rec.recorder.returned("jobs", kept, deliveries, "no")
+        rec.recorder.returned("jobs", done, deliveries, "")
+    rec.recorder.dequeued("jobs", done)
+    table = rec.table()
+    assert left(table) == [("enqueue", "queue/jobs", b"kept"), ("nack", "queue/jobs", b"")]
+    assert fold(table)["headers"].to_pylist()[1] == '{"deliveries":3,"reason":"no"}'
+
+
+def test_a_message_that_moves_to_another_queue_is_in_one_batch_in_both(rec: Recording) -> None:
+    large = bytes(5 << 20)  # the next row would begin another batch
+    offset = rec.enqueue("jobs", large)
+    moved = rec.recorder.moved(Message("queue/dead", large, headers=(("k", "v"),), time=1), "jobs", offset)
+    batches = rec.recorder.take()
+    assert [int(columns.rows) for columns in batches] == [1, 2]
+    assert int(batches[-1].first) == moved
+
+
+def test_a_message_that_moved_is_left_in_its_new_queue_only(rec: Recording) -> None:
+    offset = rec.enqueue("jobs", b"old")
+    rec.recorder.returned("jobs", offset, 1, "")
+    rec.recorder.moved(Message("queue/dead", b"new", time=1), "jobs", offset)
+    assert left(rec.table()) == [("enqueue", "queue/dead", b"new")]
+
+
 def test_a_session_keeps_its_wishes(rec: Recording) -> None:
     rec.recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
     rec.recorder.wished(MQTT, "dev", "a/#", 1)

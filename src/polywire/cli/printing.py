@@ -78,6 +78,8 @@ def as_json(message: "Message", *, received: datetime | None = None) -> dict[str
         found["headers"] = plain_headers(message.headers)
     if message.retain:
         found["retain"] = True
+    if message.deliveries is not None and message.deliveries > 1:
+        found["deliveries"] = message.deliveries
     if message.attachments:
         found["attachments_base64"] = [
             base64.b64encode(each).decode() if isinstance(each, bytes) else None for each in message.attachments

@@ -9,6 +9,8 @@ What the connection's protocol can't do raises ``Unsupported``, with the protoco
 """
 
 import asyncio
+import contextlib
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Final, Generic, Self, TypeVar
@@ -17,13 +19,15 @@ from polywire.client import adapter as adapters
 from polywire.client.adapter import PLAIN, Adapter, Handler, Options, Service, Settings, Source, answered
 from polywire.client.address import Address, parse
 from polywire.client.dialing import DIAL_TIME
-from polywire.client.errors import CallFailed, PatternError, Timeout, TooLarge
+from polywire.client.errors import CallFailed, PatternError, Timeout, TooLarge, Unsupported
 from polywire.client.features import FEATURES, require
 from polywire.client.inbox import LIMIT
 from polywire.client.message import Body, Demand, Header, JsonBody, Message, Request, octets
 from polywire.client.opening import Opening
 from polywire.client.receipt import Receipt
 from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, OnDisconnect, OnReconnect
+
+log = logging.getLogger("polywire.client")
 
 Item = TypeVar("Item")
 
@@ -111,6 +115,42 @@ class Queue(Stream[Message]):
             self._last = None
         self._last = await super().__anext__()
         return self._last
+
+    async def __aexit__(self, *raised: object) -> None:
+        error = raised[1]
+        if isinstance(error, Exception):
+            self._reject(_reason(error))
+        await self.close()
+
+    async def close(self) -> None:
+        """Want no more. The last message goes back to the queue, unless it was acknowledged."""
+        self._reject("")
+        await super().close()
+
+    def _reject(self, reason: str) -> None:
+        """Give the last message back, where the protocol can; elsewhere the end of the connection does so."""
+        last, self._last = self._last, None
+        if last is not None:
+            with contextlib.suppress(Unsupported):
+                last.nack(reason=reason)
+
+    async def handle(self, handler: Callable[[Message], Awaitable[None] | None], *, delay: float = 0.0) -> None:
+        """Call ``handler`` with each message, one after the other, until the queue is closed.
+
+        A message is acknowledged when the handler returns. If it raises, that is logged and the message is rejected, to
+        be delivered again after ``delay`` seconds. Raises ``Unsupported`` where the protocol can't reject messages.
+        """
+        require("nack", self._adapter.protocol)
+        async for message in self:
+            try:
+                outcome = handler(message)
+                if isinstance(outcome, Awaitable):
+                    await outcome
+            except Exception as error:
+                log.exception("the handler of the queue %s failed, its message is rejected", self.name)
+                message.nack(delay, _reason(error))
+            else:
+                message.ack()
 
 
 class Bus:
@@ -266,6 +306,11 @@ def connect(
         return Bus(await adapters.connect(address, settings), address, max_size)
 
     return Opening(opened)
+
+
+def _reason(error: Exception) -> str:
+    """Why a message is rejected whose handler failed."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _checked(body: Body, max_size: int | None) -> bytes:

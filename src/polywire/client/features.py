@@ -1,6 +1,6 @@
 """What each protocol can do, as the one face over all of them asks it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from polywire.client.errors import Unsupported
@@ -11,6 +11,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "publish": EVERY,
     "subscribe": EVERY,
     "queue": EVERY,
+    "nack": ("micromsg", "sabc"),
     "patterns with **": ("umq", "micromsg", "mqtt", "sabc"),
     "a name that begins or ends with /": ("umq", "micromsg", "mqtt", "sabc"),
     "a name with + or #": ("umq", "micromsg", "fmqp", "sabc"),
@@ -25,6 +26,15 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "watch_demand": ("fmqp",),
 }
 """Each thing a program may ask for, and the protocols that have it."""
+
+
+def refuse_nack(protocol: str) -> Callable[[float, str], None]:
+    """What ``Message.nack`` does where the protocol can't reject messages: raise ``Unsupported``."""
+
+    def refuse(_delay: float, _reason: str) -> None:
+        raise Unsupported("nack", protocol, FEATURES["nack"])
+
+    return refuse
 
 
 def require(what: str, protocol: str) -> None:

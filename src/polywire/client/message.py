@@ -4,6 +4,7 @@ import datetime as dt
 import json as json_module
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Final
 
 from polywire.client.errors import AttachmentFailed
@@ -25,6 +26,9 @@ Body = bytes | bytearray | memoryview | str | JsonBody
 
 NO_HEADERS: Mapping[str, Header] = {}
 
+DELIVERIES: Final = "polywire-deliveries"
+"""The header with which the hub says how often it has delivered a queue's message, from the second time on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -32,7 +36,8 @@ class Message:
 
     ``headers`` and ``content_type`` are what the protocol carries of them. ``retain``: the peer keeps it for later
     subscribers, where the protocol tells. An attachment that failed is there as its error. ``timestamp`` is when the
-    hub received it, None where the protocol does not carry that: only UMQ does.
+    hub received it, None where the protocol does not carry that: only UMQ does. ``deliveries`` says how often a queue
+    has handed the message out, 1 the first time; None for topics, and over FMQP and MQTT, which do not carry it.
     """
 
     channel: str
@@ -43,6 +48,8 @@ class Message:
     attachments: tuple[bytes | AttachmentFailed, ...] = ()
     acknowledge: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     timestamp: dt.datetime | None = None
+    deliveries: int | None = None
+    reject: Callable[[float, str], None] | None = field(default=None, repr=False, compare=False)
 
     @property
     def text(self) -> str:
@@ -57,6 +64,17 @@ class Message:
         """This message of a queue is done: nobody else gets it. Asking for the next one does the same."""
         if self.acknowledge is not None:
             self.acknowledge()
+
+    def nack(self, delay: float = 0.0, reason: str = "") -> None:
+        """This message of a queue could not be handled: the queue delivers it again, or gives it up as its policy says.
+
+        It is not delivered again before ``delay`` seconds have passed. ``reason`` goes with the message where it is
+        given up. After ``ack`` it does nothing. Raises ``Unsupported`` where the protocol can't reject messages.
+        """
+        if not (isfinite(delay) and delay >= 0):
+            raise ValueError(f"delay is {delay}, and must be a number of seconds, 0 or more")
+        if self.reject is not None:
+            self.reject(delay, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +112,15 @@ def json(value: Any) -> JsonBody:
     has no form for, ``ValueError`` for NaN and infinities.
     """
     return JsonBody(json_module.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
+
+
+def delivery_count(headers: dict[str, Header]) -> int:
+    """How often a queue's message was delivered, taken out of its headers."""
+    told = headers.pop(DELIVERIES, 1)
+    try:
+        return max(1, int(told)) if isinstance(told, int | float | str) else 1
+    except (ValueError, OverflowError):
+        return 1
 
 
 def octets(body: object, name: str = "body") -> bytes:

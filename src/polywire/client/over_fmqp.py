@@ -3,7 +3,7 @@
 from polywire.client.adapter import Adapter, Options, Settings, Source
 from polywire.client.address import Address
 from polywire.client.errors import Closed, Timeout
-from polywire.client.features import require
+from polywire.client.features import refuse_nack, require
 from polywire.client.inbox import Inbox
 from polywire.client.message import NO_HEADERS, Demand, Message
 from polywire.client.receipt import Receipt
@@ -45,7 +45,8 @@ class FmqpAdapter(Adapter):
 
     async def consume(self, queue: str, limit: int) -> Source[Message]:
         """Take from a queue: what was written to the connection is taken."""
-        return await self.subscribe(QUEUE + queue, limit)
+        listening = self.client.subscribe(_topic(QUEUE + queue), limit=limit)
+        return await self._settled(listening, Reading(listening, _queued))
 
     async def watch_demand(self, pattern: str, limit: int, /) -> Source[Demand]:
         """Watch how many subscribers topics have."""
@@ -101,6 +102,10 @@ def _topic(name: str) -> str:
 
 def _message(frame: Publication) -> Message:
     return Message(frame.topic, frame.body, NO_HEADERS, None, frame.cache)
+
+
+def _queued(frame: Publication) -> Message:
+    return Message(frame.topic, frame.body, reject=refuse_nack("fmqp"))
 
 
 def _demand(demand: FmqpDemand) -> Demand:

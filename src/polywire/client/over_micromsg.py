@@ -4,14 +4,17 @@ An ack stands for all messages before it, so what one consumer is not done with 
 connection, and could not be given back to its queue. Each queue that is taken from has a connection of its own.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
 from polywire.client.adapter import Handler, Options, Settings, Source
 from polywire.client.address import Address
 from polywire.client.connection import PeerConnection, Publication
-from polywire.client.errors import Refused
-from polywire.client.message import Header, Message
+from polywire.client.errors import Refused, Unsupported
+from polywire.client.features import FEATURES
+from polywire.client.message import Header, Message, delivery_count
 from polywire.client.over_peers import QUEUE, PeerAdapter
 from polywire.client.posting import Done
 from polywire.client.receipt import Promise
@@ -19,13 +22,16 @@ from polywire.client.renewed import Stream
 from polywire.protocols.micromsg.client import IDENTITY, WINDOW, open_peer, terms_of
 from polywire.protocols.micromsg.destinations import TOPIC_PREFIX
 from polywire.protocols.micromsg.errors import SHUTTING_DOWN
-from polywire.protocols.micromsg.extensions import BATCH_ACK, DOTNET, PUB_SUB
+from polywire.protocols.micromsg.extensions import BATCH_ACK, DOTNET, PUB_SUB, X_NACK
 from polywire.protocols.micromsg.frames import CLIENT
 from polywire.protocols.micromsg.peer.failures import Failure
 from polywire.protocols.micromsg.peer.inflow import Received
 from polywire.protocols.micromsg.peer.peer import Peer
 from polywire.protocols.micromsg.peer.subscribing import Subscription
 from polywire.protocols.micromsg.properties import Value, is_key, write
+
+LEAVE_TIME: Final = 2.0
+"""Seconds a hub has to answer that a queue is left."""
 
 CONTENT_TYPE: Final = "content-type"
 DOTNET_TYPE: Final = "dotnet-type"
@@ -144,8 +150,14 @@ class Consuming:
         return await self._source.__anext__()
 
     async def close(self) -> None:
-        """Want no more: what is not acknowledged goes back to the queue with the end of the connection."""
+        """Want no more: what is not acknowledged goes back to the queue with the end of the connection.
+
+        The hub is told before, so that it does not hold the end against messages that nobody has looked at.
+        """
         self._closed(self)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_TIME):
+                await self._source.close()
         await self._adapter.close()
 
 
@@ -159,7 +171,7 @@ async def connect(address: Address, settings: Settings) -> MicromsgAdapter:
 async def _dial(adapter: PeerAdapter[MicromsgConnection]) -> MicromsgConnection:
     address, settings = adapter.address, adapter.settings
     identity = settings.client_id or IDENTITY
-    peer = Peer(CLIENT, terms_of(address, identity, (PUB_SUB,), (BATCH_ACK, DOTNET), WINDOW))
+    peer = Peer(CLIENT, terms_of(address, identity, (PUB_SUB,), (BATCH_ACK, DOTNET, X_NACK), WINDOW))
     await open_peer(peer, address, tls=settings.tls, connect_time=settings.connect_time)
     peer.on_lost = adapter.lost
     peer.on_room = adapter.moved
@@ -179,7 +191,15 @@ def _message(found: Received) -> Message:
     is_topic = found.destination.startswith(TOPIC_PREFIX)
     channel = found.destination.removeprefix(TOPIC_PREFIX) if is_topic else QUEUE + found.destination
     told = None if content_type is None else str(content_type)
-    return Message(channel, found.payload, headers, told, acknowledge=None if is_topic else found.ack)
+    if is_topic:
+        return Message(channel, found.payload, headers, told)
+    count = delivery_count(headers)
+    reject = found.nack if found.reject is not None else _cannot_reject
+    return Message(channel, found.payload, headers, told, acknowledge=found.ack, deliveries=count, reject=reject)
+
+
+def _cannot_reject(_delay: float, _reason: str) -> None:
+    raise Unsupported(f"nack, with a server that does not know {X_NACK},", "micromsg", FEATURES["nack"])
 
 
 def _key(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from polywire.client.adapter import Adapter, Handler, Options, Settings, Source
 from polywire.client.address import Address
-from polywire.client.features import require
+from polywire.client.features import refuse_nack, require
 from polywire.client.message import NO_HEADERS, Message
 from polywire.client.receipt import Receipt
 from polywire.client.source import Reading
@@ -120,7 +120,13 @@ class Consumer:
             raise StopAsyncIteration
         delivery = await self._deliveries.__anext__()
         frame = delivery.message
-        return Message(frame.topic, frame.payload, NO_HEADERS, None, frame.retain, (), delivery.ack)
+        return Message(
+            frame.topic,
+            frame.payload,
+            retain=frame.retain,
+            acknowledge=delivery.ack,
+            reject=refuse_nack("mqtt"),
+        )
 
     async def close(self) -> None:
         """Want no more; what was not acknowledged goes to somebody else."""

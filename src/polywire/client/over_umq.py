@@ -10,8 +10,9 @@ from polywire.client.adapter import Handler, Options, Settings, answered
 from polywire.client.address import Address
 from polywire.client.connection import PeerConnection, Publication
 from polywire.client.errors import AttachmentFailed, CallFailed, Refused, call_failed
-from polywire.client.message import NO_HEADERS, Header, Message, Request
-from polywire.client.over_peers import PeerAdapter
+from polywire.client.features import refuse_nack
+from polywire.client.message import NO_HEADERS, Header, Message, Request, delivery_count
+from polywire.client.over_peers import QUEUE, PeerAdapter
 from polywire.client.posting import Done
 from polywire.protocols.umq.client import credentials, open_peer
 from polywire.protocols.umq.codes import FatalCode, read_failure, write_failure
@@ -41,8 +42,17 @@ class UmqStream:
             except AttachmentFailed as error:  # on every other protocol it would not have come at all
                 log.warning("a message was dropped, its body failed: %s", error.reason)
         when = dt.datetime.fromtimestamp(found.ts / 1000, dt.UTC) if found.ts else None
+        is_queued = found.channel.startswith(QUEUE)
+        headers: dict[str, Header] = dict(found.headers)
         return Message(
-            found.channel, found.body, found.headers, found.content_type, attachments=found.attachments, timestamp=when
+            found.channel,
+            found.body,
+            headers,
+            found.content_type,
+            attachments=found.attachments,
+            timestamp=when,
+            deliveries=delivery_count(headers) if is_queued else None,
+            reject=refuse_nack("umq") if is_queued else None,
         )
 
     async def leave(self) -> None:

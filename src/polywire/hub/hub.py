@@ -15,7 +15,18 @@ from polywire.hub.counters import Counters
 from polywire.hub.demand import Demand, Watcher
 from polywire.hub.message import Message
 from polywire.hub.outbox import JOIN_BELOW, Flusher, Later, Outbox
-from polywire.hub.queues import MAX_MESSAGES, MAX_OCTETS, Consumer, Queue
+from polywire.hub.queues import (
+    MAX_MESSAGES,
+    MAX_OCTETS,
+    NO_POLICY,
+    Consumer,
+    Delivery,
+    Policy,
+    Queue,
+    Totals,
+    dead_letter,
+    footprint,
+)
 from polywire.hub.recorder import Recorder
 from polywire.hub.retained import Retained
 from polywire.hub.routes import Route, RouteTable, RouteView, Subscription, TopicFilter
@@ -30,12 +41,14 @@ MAX_REACH: Final = 1_000
 MAX_REACH_TOGETHER: Final = 20_000
 COSTLY_PATTERN: Final = "your patterns overlap in too many ways; use fewer, or fewer levels and wildcards in each"
 NO_QUEUE: Final = "the hub has no room for another queue"
+FULL_QUEUES: Final = "the hub's queues are full"
 QUEUE_PREFIX: Final = "queue/"
 SIGNALS: Final = ("$/signals/stop", "$/signals/terminate")
 
 FORBIDDEN: Final = "forbidden"
 SERVICE_CHANNEL: Final = "service-channel"
 QUEUE_FULL: Final = "queue-full"
+QUEUES_FULL: Final = "queues-full"
 TOO_MANY_QUEUES: Final = "too-many-queues"
 RETAINED_FULL: Final = "retained-full"
 TOO_DEEP: Final = "too-deep"
@@ -85,6 +98,8 @@ class Hub:
         self.queues: Final[dict[str, Queue]] = {}
         self.queue_messages = MAX_MESSAGES
         self.queue_octets = MAX_OCTETS
+        self.queue_totals: Final = Totals()
+        self.queue_policies: tuple[Policy, ...] = ()
         self.most_queues = MAX_QUEUES
         self.most_reach = MAX_REACH
         self.most_reach_together = MAX_REACH_TOGETHER
@@ -268,6 +283,8 @@ class Hub:
             return UNAVAILABLE
         if is_queue(channel) and not self.queue(channel[len(QUEUE_PREFIX) :]).has_room(message):
             return QUEUE_FULL
+        if is_queue(channel) and self.queue_totals.size + footprint(message) > self.queue_totals.most:
+            return QUEUES_FULL
         if message.retain and not self.retained.has_room(message):
             return RETAINED_FULL
         return None
@@ -400,11 +417,60 @@ class Hub:
         """The queue of this name, which exists from its first use."""
         queue = self.queues.get(name)
         if queue is None:
-            queue = Queue(name, max_messages=self.queue_messages, max_octets=self.queue_octets)
+            queue = Queue(
+                name,
+                max_messages=self.queue_messages,
+                max_octets=self.queue_octets,
+                totals=self.queue_totals,
+                later=self.later,
+            )
+            queue.policy = self.policy(name)
+            queue.on_dead = self._dead
             if self.recorder is not None:
                 queue.on_ack = self.recorder.dequeued
+                queue.on_return = self.recorder.returned
             self.queues[name] = queue
         return queue
+
+    def policy(self, queue: str) -> Policy:
+        """The first policy that is for the queue of this name."""
+        for policy in self.queue_policies:
+            if policy.covers(queue):
+                return policy
+        return NO_POLICY
+
+    def set_policies(self, policies: tuple[Policy, ...]) -> None:
+        """Handle what is delivered again and again in this way from now on."""
+        self.queue_policies = policies
+        for queue in self.queues.values():
+            queue.policy = self.policy(queue.name)
+
+    def _dead(self, queue: Queue, delivery: Delivery, reason: str) -> bool:
+        """Move a message that is given up to its dead-letter queue. False where it can't be: then it stays."""
+        name = queue.policy.dead_letter
+        message = dead_letter(delivery, QUEUE_PREFIX + name, reason, self.clock())
+        recorder = self.recorder
+        totals = self.queue_totals
+        if not self.takes_queue(message.channel):
+            problem = TOO_MANY_QUEUES
+        elif recorder is not None and recorder.failed:
+            problem = UNAVAILABLE
+        elif not self.queue(name).has_room(message):
+            problem = QUEUE_FULL
+        elif totals.size + footprint(message) - footprint(delivery.message) > totals.most:
+            problem = QUEUES_FULL
+        else:
+            if recorder is not None:
+                message.offset = recorder.moved(message, queue.name, delivery.message.offset)
+            self.queue(name).enter(message)
+            return True
+        where = queue.name[:SHOWN]
+        self.warn(
+            f"dead letter {problem}",
+            f"a message of the queue {where!r} that was delivered {delivery.attempts} times stays there, as it can't "
+            f"be moved to {name[:SHOWN]!r}: {problem}",
+        )
+        return False
 
     def consume(self, client: Client, queue: Queue, consumer: Consumer) -> None:
         """Let a client's consumer take from a queue."""

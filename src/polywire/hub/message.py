@@ -108,6 +108,22 @@ class Message:
             binary=self.binary,
         )
 
+    def with_headers(self, without: tuple[str, ...], added: Headers, channel: str = "", time: int = -1) -> "Message":
+        """The same message without some headers and with others; ``channel`` and ``time`` replace its own if given."""
+        kept = [pair for pair in self.headers if pair[0] not in without]
+        return Message(
+            channel or self.channel,
+            self.body,
+            self.content_type,
+            (*kept, *added),
+            self.attachments,
+            self.retain,
+            self.time if time < 0 else time,
+            self.origin,
+            self.qos,
+            body_failed=self.body_failed,
+        )
+
     def header(self, name: str) -> HeaderValue | None:
         """The value of a header, or None."""
         for key, value in self.headers:

@@ -1,44 +1,135 @@
 """Queues: each message to one consumer, in order, until that consumer has acknowledged it.
 
-A message that was handed out and not acknowledged when its consumer goes away returns to the front of the queue, in
-its old place. Consumers with room take turns. A consumer may be choosy: a message that none of those present wants is
-set aside until another comes, and keeps nobody waiting. A queue is bounded in messages and octets; what waits for an
-acknowledgement counts.
+A message that its consumer rejects (nacks), or that was not acknowledged when its consumer goes away, returns to the
+front of the queue, in its old place; a rejected one may have to wait for some time first, and keeps nobody waiting.
+A queue may have a policy: a message that was delivered too often moves to a dead-letter queue instead. Consumers with
+room take turns. A consumer may be choosy: a message that none of those present wants is set aside until another comes.
+A queue is bounded in messages and octets, and all queues together in memory; what waits for an acknowledgement counts.
 """
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Final, final
 
 from mypy_extensions import i64, mypyc_attr
 
-from polywire.hub.message import Message
+from polywire.hub.channels import matches
+from polywire.hub.message import HeaderValue, Message
 
 MAX_MESSAGES: Final = 100_000
-MAX_OCTETS: Final = 256 * 1024 * 1024
+MAX_OCTETS: Final = 128 * 1024 * 1024
+MAX_SIZE: Final = 128 * 1024 * 1024
+"""What all queues may hold together."""
+
+OVERHEAD: Final = 512
+"""Bytes of memory that a queued message takes beside its names, headers and body."""
+
+MAX_DELAY: Final = 86400.0
+"""Seconds a rejected message waits at most."""
+
+MAX_REASON: Final = 256
+"""Characters kept of the reason a consumer gives."""
+
+DELIVERIES: Final = "polywire-deliveries"
+"""The header that carries the delivery count to consumers, from the second delivery on."""
+DEAD_QUEUE: Final = "polywire-dead-queue"
+DEAD_REASON: Final = "polywire-dead-reason"
+DEAD_DELIVERIES: Final = "polywire-dead-deliveries"
+"""The headers of a dead letter: the queue it was in, why it was given up, how often it was delivered."""
+DEAD_HEADERS: Final = (DEAD_QUEUE, DEAD_REASON, DEAD_DELIVERIES)
+
+NACKED: Final = "nacked"
+UNACKNOWLEDGED: Final = "unacknowledged"
+"""Why a message was given up, where its consumer gave no reason of its own."""
+
+
+@final
+class Policy:
+    """What becomes of messages that are delivered again and again. ``max_deliveries``: 0 for no limit."""
+
+    def __init__(self, patterns: tuple[str, ...] = (), max_deliveries: int = 0, dead_letter: str = "") -> None:
+        self.patterns: Final = patterns
+        self.max_deliveries: Final = max_deliveries
+        self.dead_letter: Final = dead_letter
+
+    def covers(self, queue: str) -> bool:
+        """Whether it is for the queue of this name."""
+        for pattern in self.patterns:
+            if matches(pattern, queue, dollar=True):
+                return True
+        return False
+
+
+NO_POLICY: Final = Policy()
+
+
+@final
+class Totals:
+    """What all queues of a hub have in common. ``size`` is their memory in bytes, ``most`` its limit."""
+
+    def __init__(self) -> None:
+        self.size: i64 = 0
+        self.most: i64 = MAX_SIZE
+        self.nacked: i64 = 0
+        self.redelivered: i64 = 0
+        self.dead_lettered: i64 = 0
 
 
 @final
 class Delivery:
     """A message in a queue. ``number`` is its place; ``attempts`` how often it was handed out."""
 
-    def __init__(self, queue: "Queue", message: Message, number: int) -> None:
+    def __init__(self, queue: "Queue", message: Message, number: int, attempts: int = 0) -> None:
         self.queue: Final = queue
         self.message: Final = message
         self.number: Final = number
-        self.attempts = 0
+        self.attempts = attempts
         self.consumer: Consumer | None = None
+
+    def outgoing(self) -> Message:
+        """The message as its consumer gets it: with the delivery count in its headers if it was delivered before."""
+        message = self.message
+        if self.attempts > 1:
+            return message.with_headers((DELIVERIES,), ((DELIVERIES, self.attempts),))
+        if message.headers and message.header(DELIVERIES) is not None:
+            return message.with_headers((DELIVERIES,), ())
+        return message
 
     def ack(self) -> bool:
         """The consumer has it: the queue forgets it. False where it was not handed out, or is acknowledged already."""
         return self.queue.ack(self)
 
+    def nack(self, delay: float = 0.0, reason: str = "") -> bool:
+        """The consumer rejects it: it is delivered again, ``delay`` seconds later at the earliest, or given up.
+
+        False where it was not handed out, or is acknowledged already.
+        """
+        return self.queue.nack(self, delay, reason)
+
+
+@final
+class _Return:
+    """The end of a rejected message's delay."""
+
+    def __init__(self, queue: "Queue", delivery: Delivery) -> None:
+        self._queue: Final = queue
+        self._delivery: Final = delivery
+
+    def due(self) -> None:
+        """Let it be delivered again."""
+        self._queue.end_delay(self._delivery)
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Consumer:
-    """Somebody who takes messages from one queue. A session derives its own. ``choosy``: ``wants`` is asked."""
+    """Somebody who takes messages from one queue. A session derives its own. ``choosy``: ``wants`` is asked.
+
+    ``leaving``: it has said that it wants no more. What it does not acknowledge is then not held against a message.
+    """
 
     def __init__(self, *, choosy: bool = False) -> None:
+        self.leaving = False
         self.pending: Final[dict[int, Delivery]] = {}
         self.choosy: Final = choosy
 
@@ -57,19 +148,34 @@ class Consumer:
 
 @final
 class Queue:
-    """One queue. ``max_messages`` and ``max_octets`` bound it."""
+    """One queue. ``max_messages`` and ``max_octets`` bound it, ``totals`` all queues together."""
 
-    def __init__(self, name: str, *, max_messages: int = MAX_MESSAGES, max_octets: int = MAX_OCTETS) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_messages: int = MAX_MESSAGES,
+        max_octets: int = MAX_OCTETS,
+        totals: Totals | None = None,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
+    ) -> None:
         self.name: Final = name
         self.max_messages = max_messages
         self.max_octets = max_octets
+        self.totals: Final = Totals() if totals is None else totals
         self.octets = 0
         self.refused: i64 = 0
-        self.on_ack: Callable[[str, int], None] | None = None  # the journal's
+        self.policy = NO_POLICY
+        self.on_ack: Callable[[str, int], None] | None = None  # the journal's, as the next one
+        self.on_return: Callable[[str, int, int, str], None] | None = None
+        self.on_dead: Callable[[Queue, Delivery, str], bool] | None = None  # the hub's: False where it can't be placed
         self.stopped = False  # nothing is handed out any more
+        self._later: Final = later
         self._next = 0
         self._waiting: Final[deque[Delivery]] = deque()
+        self._returned: Final[list[tuple[int, Delivery]]] = []  # a heap: those that wait again, by their old places
         self._unwanted: list[Delivery] = []  # by nobody who is here
+        self._delayed: Final[dict[int, Delivery]] = {}
         self._handed_out: Final[dict[int, Delivery]] = {}
         self._consumers: list[Consumer] = []
         self._suspended: Final[list[Consumer]] = []
@@ -77,11 +183,11 @@ class Queue:
         self._dispatching = False
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._unwanted) + len(self._handed_out)
+        return self.waiting() + len(self._handed_out)
 
     def waiting(self) -> int:
         """How many messages no consumer has yet."""
-        return len(self._waiting) + len(self._unwanted)
+        return len(self._waiting) + len(self._returned) + len(self._unwanted) + len(self._delayed)
 
     def consumers(self) -> int:
         """How many consumers there are."""
@@ -107,6 +213,7 @@ class Queue:
         delivery = Delivery(self, message, self._next)
         self._next += 1
         self.octets += message.size()
+        self.totals.size += footprint(message)
         self._waiting.append(delivery)
         self.dispatch()
         return delivery
@@ -118,20 +225,21 @@ class Queue:
 
     def reconsider(self) -> None:
         """Somebody wants what nobody wanted before, perhaps."""
-        if self._unwanted:
-            waiting = sorted([*self._unwanted, *self._waiting], key=_number)
-            self._unwanted = []
-            self._waiting.clear()
-            self._waiting.extend(waiting)
+        unwanted, self._unwanted = self._unwanted, []
+        for delivery in unwanted:
+            heappush(self._returned, (delivery.number, delivery))
         self.dispatch()
 
     def detach(self, consumer: Consumer) -> None:
-        """A consumer goes away: what it had and did not acknowledge returns to its old place."""
+        """A consumer goes away: what it had and did not acknowledge returns to its old place, or is given up.
+
+        The deliveries to a consumer that was ``leaving`` do not count, since it need not have looked at them.
+        """
         if consumer in self._consumers:
             self._consumers.remove(consumer)
         if consumer in self._suspended:
             self._suspended.remove(consumer)
-        self._take_back(list(consumer.pending.values()))
+        self._take_back(list(consumer.pending.values()), counted=not consumer.leaving)
 
     def suspend(self, consumer: Consumer) -> None:
         """As ``detach``, but the consumer may ``resume``."""
@@ -145,40 +253,117 @@ class Queue:
             self.attach(consumer)
 
     def give_back(self, delivery: Delivery) -> None:
-        """A consumer that stays does not want a message it was handed after all: it returns to its old place."""
+        """A message was handed out and not sent after all: it returns to its old place, as if it never had been."""
         if self._handed_out.get(delivery.number) is delivery:
-            self._take_back([delivery])
+            delivery.attempts -= 1
+            self._wait_again(self._again(delivery))
 
-    def _take_back(self, returned: list[Delivery]) -> None:
-        returned.sort(key=_number, reverse=True)
-        for delivery in returned:
-            del self._handed_out[delivery.number]
-            if delivery.consumer is not None:
-                delivery.consumer.pending.pop(delivery.number, None)
-            delivery.consumer = None
-            # A new one, so that a late acknowledgement of the old one does not speak for the next consumer.
-            again = Delivery(self, delivery.message, delivery.number)
-            again.attempts = delivery.attempts
-            self._waiting.appendleft(again)
-        if returned:
-            # Others may have returned theirs before: the front is put in order again.
-            front = sorted([self._waiting.popleft() for _ in range(self._unordered())], key=_number, reverse=True)
-            self._waiting.extendleft(front)
+    def nack(self, delivery: Delivery, delay: float, reason: str) -> bool:
+        """Take back what its consumer rejects. False where it is not handed out."""
+        if self._handed_out.get(delivery.number) is not delivery:
+            return False
+        self.totals.nacked += 1
+        reason = _printable(reason[:MAX_REASON])
+        if self._give_up(delivery, reason or NACKED):
             self.dispatch()
+            return True
+        again = self._again(delivery)
+        if self.on_return is not None:
+            self.on_return(self.name, again.message.offset, again.attempts, reason)
+        if delay > 0 and self._later is not None:
+            self._delayed[again.number] = again
+            self._later(min(delay, MAX_DELAY), _Return(self, again).due)
+            self.dispatch()
+        else:
+            self._wait_again(again)
+        return True
+
+    def end_delay(self, delivery: Delivery) -> None:
+        """A rejected message has waited long enough."""
+        if self._delayed.pop(delivery.number, None) is not None:
+            self._wait_again(delivery)
+
+    def _take_back(self, returned: list[Delivery], *, counted: bool) -> None:
+        """Messages were not acknowledged by a consumer that has gone."""
+        if not returned:
+            return
+        returned.sort(key=_number)
+        dispatching = self._dispatching
+        self._dispatching = True  # all of them are back before the first one is handed out again
+        try:
+            for delivery in returned:
+                if self.stopped or not counted:  # stopped: the hub is going down, which is not the consumer's doing
+                    self.give_back(delivery)
+                elif not self._give_up(delivery, UNACKNOWLEDGED):
+                    again = self._again(delivery)
+                    if self.on_return is not None and again.attempts > 0:
+                        self.on_return(self.name, again.message.offset, again.attempts, "")
+                    self._wait_again(again)
+        finally:
+            self._dispatching = dispatching
+        self.dispatch()
+
+    def _again(self, delivery: Delivery) -> Delivery:
+        """Take a message out of its consumer's hands. What is returned waits nowhere yet."""
+        self._release(delivery)
+        # A new one, so that a late acknowledgement of the old one does not speak for the next consumer.
+        return Delivery(self, delivery.message, delivery.number, delivery.attempts)
+
+    def _wait_again(self, delivery: Delivery) -> None:
+        """Put a message that came back into its old place."""
+        heappush(self._returned, (delivery.number, delivery))
+        self.dispatch()
+
+    def _first(self) -> Delivery | None:
+        """The message whose turn it is."""
+        returned, waiting = self._returned, self._waiting
+        if returned and not (waiting and waiting[0].number < returned[0][0]):
+            return returned[0][1]
+        return waiting[0] if waiting else None
+
+    def _pop(self, delivery: Delivery) -> None:
+        """Take the first message out of the line."""
+        if self._waiting and self._waiting[0] is delivery:
+            self._waiting.popleft()
+        else:
+            heappop(self._returned)
+
+    def _give_up(self, delivery: Delivery, reason: str) -> bool:
+        """Let a message go that was delivered as often as the policy allows. False where it stays."""
+        policy = self.policy
+        on_dead = self.on_dead
+        if policy.max_deliveries == 0 or delivery.attempts < policy.max_deliveries or on_dead is None:
+            return False
+        if not on_dead(self, delivery, reason):
+            return False
+        self._release(delivery)
+        self._forget(delivery.message)
+        self.totals.dead_lettered += 1
+        return True
 
     def ack(self, delivery: Delivery) -> bool:
         """Forget a message that its consumer has. False where it is not handed out."""
         if self._handed_out.get(delivery.number) is not delivery:
             return False
-        del self._handed_out[delivery.number]
-        consumer = delivery.consumer
-        if consumer is not None:
-            consumer.pending.pop(delivery.number, None)
-        self.octets -= delivery.message.size()
+        self._release(delivery)
+        self._forget(delivery.message)
         if self.on_ack is not None:
             self.on_ack(self.name, delivery.message.offset)
         self.dispatch()
         return True
+
+    def _release(self, delivery: Delivery) -> None:
+        """A message is not its consumer's any more."""
+        del self._handed_out[delivery.number]
+        consumer = delivery.consumer
+        if consumer is not None:
+            consumer.pending.pop(delivery.number, None)
+            delivery.consumer = None
+
+    def _forget(self, message: Message) -> None:
+        """A message is not in the queue any more."""
+        self.octets -= message.size()
+        self.totals.size -= footprint(message)
 
     def dispatch(self) -> None:
         """Hand out as much as the consumers have room for."""
@@ -188,8 +373,10 @@ class Queue:
             return  # a consumer that acknowledges at once comes here from below; the loop goes on anyway
         self._dispatching = True
         try:
-            while self._waiting and self._consumers and self._hand_out(self._waiting[0]):
-                pass
+            while self._consumers:
+                delivery = self._first()
+                if delivery is None or not self._hand_out(delivery):
+                    break
         finally:
             self._dispatching = False
 
@@ -200,30 +387,27 @@ class Queue:
             for each in self._consumers:
                 if not each.choosy or each.wants(delivery.message):
                     return False
-            self._unwanted.append(self._waiting.popleft())
+            self._pop(delivery)
+            self._unwanted.append(delivery)
             return True
-        self._waiting.popleft()
+        self._pop(delivery)
         delivery.attempts += 1
+        if delivery.attempts > 1:
+            self.totals.redelivered += 1
         delivery.consumer = consumer
         consumer.pending[delivery.number] = delivery
         self._handed_out[delivery.number] = delivery
         consumer.take(delivery)
+        if delivery.message.encoded:
+            delivery.message.encoded.clear()  # it has one consumer: nobody else needs these forms
         return True
 
     def contents(self) -> list[Message]:
         """All messages in order, those handed out included."""
-        deliveries = [*self._handed_out.values(), *self._unwanted, *self._waiting]
+        deliveries = [*self._handed_out.values(), *self._unwanted, *self._waiting, *self._delayed.values()]
+        deliveries += [delivery for _, delivery in self._returned]
         deliveries.sort(key=_number)
         return [delivery.message for delivery in deliveries]
-
-    def _unordered(self) -> int:
-        """How many messages at the front have been handed out before."""
-        count = 0
-        for delivery in self._waiting:
-            if delivery.attempts == 0:
-                break
-            count += 1
-        return count
 
     def _next_with_room(self, message: Message) -> Consumer | None:
         consumers = self._consumers
@@ -234,6 +418,26 @@ class Queue:
                 self._turn = (index + 1) % len(consumers)
                 return consumer
         return None
+
+
+def footprint(message: Message) -> int:
+    """About how much memory a queued message takes."""
+    return OVERHEAD + message.size() + len(message.content_type)
+
+
+def dead_letter(delivery: Delivery, channel: str, reason: str, time: int) -> Message:
+    """The message that goes to a dead-letter queue: the same body, and headers that say where it comes from."""
+    attached: tuple[tuple[str, HeaderValue], ...] = (
+        (DEAD_QUEUE, delivery.queue.name),
+        (DEAD_REASON, reason),
+        (DEAD_DELIVERIES, delivery.attempts),
+    )
+    return delivery.message.with_headers((*DEAD_HEADERS, DELIVERIES), attached, channel, time)
+
+
+def _printable(text: str) -> str:
+    """A text without line ends and other control characters, which not every protocol can carry in a header."""
+    return text if text.isprintable() else "".join([each if each.isprintable() else " " for each in text])
 
 
 def _number(delivery: Delivery) -> int:

@@ -27,6 +27,7 @@ from polywire.journal.kinds import (
     ERROR,
     HOLD,
     LAST_FLAG,
+    NACK,
     NO_PROTOCOL,
     PATTERN_FLAG,
     PERSISTENT_FLAG,
@@ -142,6 +143,26 @@ class Recorder:
         """A consumer has the message that was put into the queue with this offset."""
         if offset >= 0:
             self._note(ACK, NO_PROTOCOL, QUEUED_FLAG, 0, "", QUEUE_PREFIX + queue, str(offset))
+
+    def returned(self, queue: str, offset: int, deliveries: int, reason: str) -> None:
+        """The message with this offset is back in the queue, and was delivered so often."""
+        if offset >= 0:
+            about: dict[str, object] = (
+                {"deliveries": deliveries, "reason": reason} if reason else {"deliveries": deliveries}
+            )
+            self._note(NACK, NO_PROTOCOL, QUEUED_FLAG, 0, "", QUEUE_PREFIX + queue, str(offset), _json(about))
+
+    def moved(self, message: Message, queue: str, offset: int) -> int:
+        """A queue has given the message with this offset up: ``message`` takes its place in another queue.
+
+        Both rows become safe or none, so the message is in exactly one of the queues whatever happens.
+        """
+        together = self._together
+        self.together(True)
+        found = self._row(ENQUEUE, message, NO_PROTOCOL, message.origin, "", message.qos << QOS_SHIFT, state=True)
+        self.dequeued(queue, offset)
+        self._together = together
+        return found
 
     def cleared(self, channel: str, client: Client) -> None:
         """A topic has no retained message any more, and nobody was told."""
@@ -271,6 +292,12 @@ class Recorder:
         if self.failed:
             self.unrecorded += 1
             return UNRECORDED
+        return self._row(kind, message, client.protocol, client.number, client.name, flags, state=state)
+
+    def _row(
+        self, kind: i64, message: Message, protocol: i64, connection: i64, name: str, flags: int, *, state: bool
+    ) -> int:
+        """A message's row. ``state``: it changes what is kept."""
         if message.retain:
             flags |= RETAIN_FLAG
         if message.binary:
@@ -286,11 +313,11 @@ class Recorder:
         headers = encode_headers(message.headers) if message.headers else ""
         offset = columns.append(
             kind,
-            client.protocol,
+            protocol,
             flags,
-            client.number,
+            connection,
             message.time,
-            client.name,
+            name,
             channel,
             message.body,
             "",

@@ -27,9 +27,10 @@ KINDS: Final = (
     "release",
     "gap",
     "will",
+    "nack",
 )
 
-EARLIER_KINDS: Final = (19,)
+EARLIER_KINDS: Final = (20, 19)
 """How many kinds there were when segments were written that may still be around."""
 
 PUBLISH: Final = 0
@@ -53,6 +54,8 @@ RELEASE: Final = 17
 GAP: Final = 18
 """Never stored: what a reader shows in place of a batch that can't be read."""
 WILL: Final = 19
+NACK: Final = 20
+"""A queue has a message back: its consumer rejected it, or went away without acknowledging it."""
 
 PROTOCOLS: Final = ("umq", "micromsg", "fmqp", "mqtt", "mqttrpc", "sabc", "http")
 

@@ -23,7 +23,7 @@ NO_ROWS: Final[Any] = PLAIN_SCHEMA.empty_table()
 def fold(rows: Any) -> Any:
     """Of a table with at least the columns ``KEYS``, in order of offsets, the rows that still mean something."""
     keys = rows.select(KEYS)
-    kept = [_retained(keys), _queued(keys), *_sessions(keys), *_wills(keys)]
+    kept = [_retained(keys), *_queued(keys), *_sessions(keys), *_wills(keys)]
     offsets = pa.concat_arrays([pa.array(each, pa.int64()) for each in kept])
     return rows.filter(pc.is_in(rows["offset"], value_set=offsets))
 
@@ -62,12 +62,17 @@ def _retained(rows: Any) -> Any:
     return last.filter(pc.greater(last["size"], 0))["offset"].combine_chunks()
 
 
-def _queued(rows: Any) -> Any:
-    """What was put into a queue and not acknowledged."""
+def _queued(rows: Any) -> list[Any]:
+    """What was put into a queue and not acknowledged, and of each the last row that says how often it was delivered."""
     acks = rows.filter(pc.and_(_is(rows, "ack"), _has(rows, QUEUED_FLAG)))
     done = pc.cast(acks["correlation"], pa.int64())
     entered = rows.filter(_is(rows, "enqueue"))["offset"]
-    return entered.filter(pc.invert(pc.is_in(entered, value_set=done.combine_chunks()))).combine_chunks()
+    left = entered.filter(pc.invert(pc.is_in(entered, value_set=done.combine_chunks()))).combine_chunks()
+    nacks = rows.filter(_is(rows, "nack"))
+    if not nacks.num_rows:
+        return [left]
+    last = _last_of(nacks, ["correlation"])
+    return [left, last.filter(pc.is_in(_number(last["correlation"]), value_set=left))["offset"].combine_chunks()]
 
 
 def _sessions(rows: Any) -> list[Any]:

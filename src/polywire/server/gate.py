@@ -20,6 +20,7 @@ from polywire.security.credentials import Credentials
 from polywire.server.address import WILDCARDS, Address
 from polywire.server.admission import Admission
 from polywire.server.config import Config
+from polywire.server.config.checks import queue_policies
 from polywire.server.origins import refusal
 from polywire.server.seldom import Denials, Seldom, SeldomEach
 
@@ -93,6 +94,8 @@ class Gate:
         self.hub.queue_messages = limits.queue_messages
         self.hub.queue_octets = limits.queue_octets
         self.hub.most_queues = limits.queues
+        self.hub.queue_totals.most = limits.queues_size
+        self.hub.set_policies(queue_policies(config))
         self.hub.most_reach = limits.pattern_cost
         self.hub.most_reach_together = limits.pattern_cost_total
         self.hub.retained.limit = limits.retained_messages

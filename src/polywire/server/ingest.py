@@ -30,6 +30,7 @@ from polywire.hub.hub import (
     FORBIDDEN,
     QUEUE_FULL,
     QUEUE_PREFIX,
+    QUEUES_FULL,
     RETAINED_FULL,
     TOO_MANY_QUEUES,
     UNAVAILABLE,
@@ -39,6 +40,7 @@ from polywire.hub.hub import (
 )
 from polywire.hub.message import Date, Headers, Message
 from polywire.hub.outbox import Nowhere, Outbox
+from polywire.hub.queues import OVERHEAD as QUEUED_OVERHEAD
 from polywire.hub.recorder import Recorder
 from polywire.journal.columns import Columns
 from polywire.journal.kinds import HTTP
@@ -81,7 +83,14 @@ SCHEMA: Final[Any] = pa.schema(
     ]
 )
 
-STATUS: Final = {FORBIDDEN: 403, QUEUE_FULL: 503, TOO_MANY_QUEUES: 503, RETAINED_FULL: 507, UNAVAILABLE: 503}
+STATUS: Final = {
+    FORBIDDEN: 403,
+    QUEUE_FULL: 503,
+    QUEUES_FULL: 503,
+    TOO_MANY_QUEUES: 503,
+    RETAINED_FULL: 507,
+    UNAVAILABLE: 503,
+}
 
 
 def read_part(headers: Mapping[str, str]) -> Part:
@@ -381,6 +390,7 @@ class Ingest:
         """Find out whether all messages can be taken, and whether somebody hears those to each channel."""
         hub = self._hub
         heard: dict[str, bool] = {}
+        together = 0
         try:
             async for channel, message in in_slices(taken(decoded.channels.popitem)):
                 _refuse(hub.refusal(message, client, acknowledged=True), channel, client)
@@ -390,6 +400,9 @@ class Ingest:
                     heard[channel] = bool(found)
             async for name, (count, size) in in_slices(decoded.queued.items()):
                 queue = hub.queue(name)
+                together += size + count * QUEUED_OVERHEAD
+                if hub.queue_totals.size + together > hub.queue_totals.most:
+                    _refuse(QUEUES_FULL, QUEUE_PREFIX + name, client)
                 if len(queue) + count > queue.max_messages or queue.octets + size > queue.max_octets:
                     _refuse(QUEUE_FULL, QUEUE_PREFIX + name, client)
         except Refused:

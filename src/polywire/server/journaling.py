@@ -60,6 +60,7 @@ class Journaling:
         hub.strict = strict
         for queue in hub.queues.values():
             queue.on_ack = self.recorder.dequeued
+            queue.on_return = self.recorder.returned
         self.recorder.started()
 
     @property

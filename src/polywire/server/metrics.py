@@ -155,6 +155,15 @@ class HubCollector(Collector):
         yield GaugeMetricFamily("polywire_queues", "Queues.", queues.queues)
         yield GaugeMetricFamily("polywire_queue_messages", "Messages in all queues.", queues.messages)
         yield GaugeMetricFamily("polywire_queue_octets", "Their size.", queues.octets)
+        totals = hub.queue_totals
+        yield GaugeMetricFamily("polywire_queues_memory", "Memory of all queued messages, in bytes.", int(totals.size))
+        yield CounterMetricFamily("polywire_queue_nacked", "Messages rejected by their consumers.", int(totals.nacked))
+        yield CounterMetricFamily(
+            "polywire_queue_redelivered", "Messages handed out more than once.", int(totals.redelivered)
+        )
+        yield CounterMetricFamily(
+            "polywire_queue_dead_lettered", "Messages moved to dead-letter queues.", int(totals.dead_lettered)
+        )
         words = f"Messages in each of the {DEEPEST} deepest queues."
         depth = GaugeMetricFamily("polywire_deepest_queue_messages", words, labels=["queue"])
         for name, length in queues.deepest:

@@ -14,6 +14,7 @@ from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Date, FailedAttachment, Headers, Message
 from polywire.hub.outbox import Nowhere, Outbox
 from polywire.hub.peer import Limits
+from polywire.hub.queues import Delivery
 from polywire.journal.kinds import BINARY_FLAG, PATTERN_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG
 from polywire.journal.reader import open_journal
 from polywire.protocols import PROTOCOLS
@@ -36,14 +37,20 @@ def restore(hub: Hub, rows: Iterable[Row], limits: Limits, wills: list[Row]) -> 
     """
     retained = queued = 0
     sessions: dict[str, _Session] = {}
+    waiting: dict[int, Delivery] = {}  # by the offset
     for row in rows:
         kind = row["kind"]
         if kind in {"publish", "retain"}:
             hub.retained.keep(message_of(row, retain=True))
             retained += 1
         elif kind == "enqueue":
-            hub.queue(row["channel"][len(QUEUE_PREFIX) :]).enter(message_of(row, retain=False))
+            queue = hub.queue(row["channel"][len(QUEUE_PREFIX) :])
+            waiting[row["offset"]] = queue.enter(message_of(row, retain=False))
             queued += 1
+        elif kind == "nack":
+            delivery = waiting.get(int(row["correlation"]))
+            if delivery is not None:
+                delivery.attempts = msgspec.json.decode(row["headers"])["deliveries"]
         elif kind == "will":
             wills.append(row)
         elif row["client"].startswith(PREFIX) and row["protocol"] is None:

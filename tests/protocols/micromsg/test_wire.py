@@ -222,7 +222,10 @@ class TestVendorFrames:
                     if number < 3:
                         first.send(extension(2, number.to_bytes(2, "big")))
             second.send(command(b"subscribe;destination=colours"))
-            assert [second.hear(), second.hear()] == [Extension(2, b"3"), Message(1, "colours", b"")]
+            assert [second.hear(), second.hear()] == [
+                Extension(2, b"3"),
+                Message(1, "colours", b"", "polywire-deliveries:N2;"),
+            ]
 
     @pytest.mark.rule("MICROMSG-192")
     def test_a_vendor_extension_that_is_required_is_refused(self, address: str) -> None:

@@ -137,6 +137,46 @@ def test_what_does_not_go_together_is_said(sets: list[str], words: str) -> None:
     assert said(*sets) == [words]
 
 
+LOOP = "name a queue that no policy moves on in a circle"
+
+
+@pytest.mark.parametrize(
+    ("policies", "words"),
+    [
+        (
+            '[{names="a", max_deliveries=3}]',
+            "queues[0]: max_deliveries and dead_letter need each other; dead_letter is missing",
+        ),
+        (
+            '[{names="a", dead_letter="b"}]',
+            "queues[0]: max_deliveries and dead_letter need each other; max_deliveries is missing",
+        ),
+        (
+            '[{names="a", max_deliveries=3, dead_letter="a"}]',
+            f"queues[0].dead_letter: dead letters would go round: a to a; {LOOP}",
+        ),
+        (
+            '[{names=["x", "a/**"], max_deliveries=3, dead_letter="a/dead"}]',
+            f"queues[0].dead_letter: dead letters would go round: a/dead to a/dead; {LOOP}",
+        ),
+    ],
+)
+def test_a_policy_of_queues_that_can_not_work_is_refused(policies: str, words: str) -> None:
+    assert said(f"queues={policies}") == [f"--set: {words}"]
+
+
+def test_dead_letters_may_go_on_to_another_queue_but_not_in_a_circle() -> None:
+    chain = '{names="a", max_deliveries=3, dead_letter="b"}, {names="b", max_deliveries=3, dead_letter="c"}'
+    assert said(f"queues=[{chain}]") == []
+    assert said(f'queues=[{{names=["b", "c"]}}, {{names="**", max_deliveries=3, dead_letter="b"}}, {chain}]') == []
+    problems = said(f'queues=[{chain}, {{names="c", max_deliveries=3, dead_letter="a"}}]')
+    assert [line.partition(":")[2].partition(":")[0].strip() for line in problems] == [
+        "queues[0].dead_letter",
+        "queues[1].dead_letter",
+        "queues[2].dead_letter",
+    ]
+
+
 def test_websockets_share_a_port_that_is_picked_for_them() -> None:
     paths = {"umq": "/umq", "mqtt_ws": "/mqtt", "sabc_ws": "/sabc"}
     assert said(*[f"listen.{name}=ws://127.0.0.1:0{path}" for name, path in paths.items()]) == []

@@ -38,7 +38,19 @@ def test_there_is_always_a_nearest_key(path: tuple[str, ...]) -> None:
 
 
 def test_every_section_of_the_design_is_there() -> None:
-    sections = ["listen", "tls", "journal", "limits", "auth", "access", "slow_reader", "sabc", "fabric", "log"]
+    sections = [
+        "listen",
+        "tls",
+        "journal",
+        "limits",
+        "auth",
+        "access",
+        "queues",
+        "slow_reader",
+        "sabc",
+        "fabric",
+        "log",
+    ]
     assert list(root().tables) == sections
     assert list(root().tables["listen"].keys) == [
         "http",

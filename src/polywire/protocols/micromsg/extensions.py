@@ -20,6 +20,8 @@ PUB_SUB = "pub-sub"
 X_AUTH = "x-auth"
 KNOWN = (ACK, BATCH_ACK, JSON, DOTNET, PUB_SUB, X_AUTH)
 """MICROMSG-114."""
+X_NACK = "x-nack"
+"""MICROMSG-196: the hub's own extension with which a consumer rejects a queue's message."""
 VENDOR_PREFIX = "x-"
 """MICROMSG-10."""
 

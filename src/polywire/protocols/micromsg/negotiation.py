@@ -26,6 +26,7 @@ from polywire.protocols.micromsg.extensions import (
     PUB_SUB,
     VENDOR_PREFIX,
     X_AUTH,
+    X_NACK,
     NamedExtension,
     batch_ack,
 )
@@ -99,8 +100,9 @@ class Agreement:
 
     @property
     def vendors(self) -> dict[str, int]:
-        """The vendor extensions agreed on, with their numbers; without ``x-auth``, which has no frames."""
-        return {each.name: number for number, each in enumerate(self.extensions, 1) if each.name not in KNOWN}
+        """The vendor extensions agreed on, with their numbers; without ``x-auth`` and ``x-nack``, which end here."""
+        own = (*KNOWN, X_NACK)
+        return {each.name: number for number, each in enumerate(self.extensions, 1) if each.name not in own}
 
     def has(self, name: str) -> bool:
         """Whether an extension was agreed on."""

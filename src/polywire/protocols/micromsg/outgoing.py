@@ -131,7 +131,7 @@ class Outgoing:
 
     def queued(self, delivery: Delivery, destination: str) -> None:
         """Send a queue's message, now or when the window opens. Without acks it is the peer's once it is written."""
-        message = delivery.message
+        message = delivery.outgoing()
         octets = encoded(message, destination, self._form)
         if not octets:
             self._client.counters.drop(UNENCODABLE)
@@ -161,6 +161,22 @@ class Outgoing:
         for delivery in done:
             delivery.ack()
         self._busy = False
+        return None
+
+    def nacked(self, sequence: int, delay: float, reason: str) -> Error | None:
+        """MICROMSG-196: the peer rejects a queue's message, whose number it acknowledges all the same.
+
+        A second nack, or one of a topic's message, changes nothing.
+        """
+        place = self._window.place(sequence)
+        if isinstance(place, Error):
+            return place
+        delivery = self._unacknowledged[place]
+        if delivery is not None:
+            self._unacknowledged[place] = None
+            self._busy = True
+            delivery.nack(delay, reason)
+            self._busy = False
         return None
 
     def resume(self) -> None:
@@ -202,6 +218,8 @@ class Outgoing:
         for parcel in self._waiting:
             if parcel.delivery is None:
                 self._client.outbox.release(parcel.size())
+            else:
+                parcel.delivery.attempts -= 1  # it was not sent
         self._waiting.clear()
         self._queued = 0
 

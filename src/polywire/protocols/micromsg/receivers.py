@@ -64,7 +64,7 @@ class MicromsgSubscription(Subscription):
 
 @final
 class MicromsgConsumer(Consumer):
-    """Somebody on MicroMsg2 who takes from a queue. ``leaving``: only until what was sent is acknowledged."""
+    """Somebody on MicroMsg2 who takes from a queue. While ``leaving`` it may acknowledge what was sent."""
 
     def __init__(self, queue: Queue, destination: str, client: Client, outgoing: Outgoing, condition: Filter) -> None:
         super().__init__(choosy=True)
@@ -73,7 +73,6 @@ class MicromsgConsumer(Consumer):
         self._protocol: Final = client.protocol
         self._outgoing: Final = outgoing
         self.condition = condition
-        self.leaving = False
 
     def room(self) -> bool:
         """Whether the connection takes another message now."""

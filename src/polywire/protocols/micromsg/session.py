@@ -10,7 +10,18 @@ from typing import Final, cast, final
 
 from polywire.hub.access import Identity
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, FORBIDDEN, NO_QUEUE, QUEUE_FULL, TOO_MANY_QUEUES, UNAVAILABLE, UNWRITABLE, Hub
+from polywire.hub.hub import (
+    DRAINING,
+    FORBIDDEN,
+    FULL_QUEUES,
+    NO_QUEUE,
+    QUEUE_FULL,
+    QUEUES_FULL,
+    TOO_MANY_QUEUES,
+    UNAVAILABLE,
+    UNWRITABLE,
+    Hub,
+)
 from polywire.hub.message import Headers, Message
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.protocols.frame import Frame
@@ -26,7 +37,7 @@ from polywire.protocols.micromsg.bridge import (
 )
 from polywire.protocols.micromsg.dotnet import TypeReader
 from polywire.protocols.micromsg.errors import RemoteProtocolError, ends_connection
-from polywire.protocols.micromsg.extensions import DOTNET
+from polywire.protocols.micromsg.extensions import DOTNET, X_NACK
 from polywire.protocols.micromsg.frames import Command, Decoder, Error, Extension, Handshake, encode
 from polywire.protocols.micromsg.frames import Message as Send
 from polywire.protocols.micromsg.greeting import Greeting
@@ -36,7 +47,7 @@ from polywire.protocols.micromsg.outgoing import Outgoing
 from polywire.protocols.micromsg.properties import MAX_OCTETS
 from polywire.protocols.micromsg.state import Event, State, after
 from polywire.protocols.micromsg.subscribing import Receivers
-from polywire.protocols.micromsg.windows import ReceiveWindow, ack, read_ack
+from polywire.protocols.micromsg.windows import ReceiveWindow, ack, read_ack, read_nack
 
 PROTOCOL: Final = "micromsg"
 PONG: Final = encode(commands.ANSWER_TO_PING)
@@ -74,6 +85,7 @@ class MicromsgSession:
         self._draining = False
         # What the handshake gives; until then nothing is sent or received that would need it.
         self._ack_number = NOT_AGREED
+        self._nack_number = NOT_AGREED
         self._type_number = NOT_AGREED
         self._json = False
         self._types: Final = TypeReader()
@@ -211,6 +223,8 @@ class MicromsgSession:
         self._state = after(self._state, Event.FINAL)
         client = self._client
         self._ack_number = agreement.number(agreement.acks or "") or NOT_AGREED
+        if self._ack_number != NOT_AGREED:  # without acks what was written is taken
+            self._nack_number = agreement.number(X_NACK) or NOT_AGREED
         types = agreement.number(DOTNET) or 0
         self._type_number = types or NOT_AGREED
         self._json = agreement.json
@@ -284,6 +298,8 @@ class MicromsgSession:
             self._shut_down(UNWRITABLE)
         elif refused == QUEUE_FULL:
             self._refuse(Error(errors.FORBIDDEN, (*named, ("reason", "the queue is full"))))
+        elif refused == QUEUES_FULL:
+            self._refuse(Error(errors.FORBIDDEN, (*named, ("reason", FULL_QUEUES))))
         elif refused == TOO_MANY_QUEUES:
             self._refuse(Error(errors.FORBIDDEN, (*named, ("reason", NO_QUEUE))))
         else:
@@ -299,6 +315,16 @@ class MicromsgSession:
             wrong = self._outgoing.acked(sequence)
             if wrong is not None:
                 self._end(wrong, "MICROMSG-128")
+                return
+            self._receivers.resume()
+        elif frame.number == self._nack_number:
+            rejected = read_nack(frame.payload)
+            if isinstance(rejected, Error):
+                self._end(rejected, "MICROMSG-196")
+                return
+            wrong = self._outgoing.nacked(*rejected)
+            if wrong is not None:
+                self._end(wrong, "MICROMSG-196")
                 return
             self._receivers.resume()
         elif frame.number == self._type_number:

@@ -14,6 +14,8 @@ from polywire.protocols.micromsg.extensions import LARGEST_COUNT
 from polywire.protocols.micromsg.frames import Error, Extension
 
 LAST: Final = 65535  # MICROMSG-118: followed by 1
+LONGEST_DELAY: Final = 0xFFFF_FFFF
+"""Milliseconds that a nack can say."""
 
 
 def following(number: int) -> int:
@@ -37,6 +39,21 @@ def read_ack(payload: bytes) -> int | Error:
     if len(payload) != 2:
         return _error(BAD_FRAME, f"an ack has a payload of 2 octets, not of {len(payload)}")
     return int.from_bytes(payload, "big")
+
+
+def nack(number: int, sequence: int, delay: float, reason: str) -> Extension:
+    """MICROMSG-196: the frame that rejects a message, with ``number`` the one of ``x-nack``."""
+    milliseconds = min(max(0, round(delay * 1000)), LONGEST_DELAY)
+    payload = sequence.to_bytes(2, "big") + milliseconds.to_bytes(4, "big")
+    return Extension(number, payload + reason.encode(errors="replace"))
+
+
+def read_nack(payload: bytes) -> tuple[int, float, str] | Error:
+    """The sequence number, the delay in seconds and the reason in a nack, or the ERROR to answer with."""
+    if len(payload) < 6:
+        return _error(BAD_FRAME, f"a nack has a payload of at least 6 bytes, not of {len(payload)}")
+    delay = int.from_bytes(payload[2:6], "big") / 1000
+    return int.from_bytes(payload[:2], "big"), delay, payload[6:].decode(errors="replace")
 
 
 @final
@@ -70,6 +87,13 @@ class SendWindow:
         if self._size:
             self._pending += 1
         return self._sent
+
+    def place(self, sequence: int) -> int | Error:
+        """How many messages that wait for an ack were sent before this one, or the ERROR ``bad-ack``."""
+        count: i64 = distance(self._acked, sequence) if 1 <= sequence <= LAST else 0
+        if not 1 <= count <= self._pending:
+            return _error(BAD_ACK, f"message {sequence} is not one of the {self._pending} that wait for an ack")
+        return count - 1
 
     def acked(self, sequence: int) -> int | Error:
         """How many messages an ack of this number acknowledges, or the ERROR ``bad-ack``."""

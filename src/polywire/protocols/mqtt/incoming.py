@@ -12,7 +12,7 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, QUEUE_FULL, SERVICE_CHANNEL, TOO_MANY_QUEUES, UNAVAILABLE, Hub
+from polywire.hub.hub import DRAINING, QUEUE_FULL, QUEUES_FULL, SERVICE_CHANNEL, TOO_MANY_QUEUES, UNAVAILABLE, Hub
 from polywire.hub.message import Message
 from polywire.hub.recorder import Recorder
 from polywire.hub.routes import Route
@@ -26,7 +26,7 @@ from polywire.protocols.mqtt.topics import RESERVED
 from polywire.protocols.mqtt.writing import write_acknowledgement
 
 TOO_LARGE: Final = "MQTT-179"
-NO_ROOM: Final = (QUEUE_FULL, TOO_MANY_QUEUES, UNAVAILABLE)
+NO_ROOM: Final = (QUEUE_FULL, QUEUES_FULL, TOO_MANY_QUEUES, UNAVAILABLE)
 
 
 @final

@@ -258,7 +258,6 @@ class MqttConsumer(Consumer):
         self.queue: Final = queue
         self._outgoing: Final = outgoing
         self.qos = 0
-        self.leaving = False
 
     def room(self) -> bool:
         """Whether the client keeps up."""

@@ -1,5 +1,6 @@
 """What a message asks of the hub, read from its headers: ``op``, ``destination``, ``service``, ``method``."""
 
+from math import isfinite
 from typing import ClassVar, Final, final
 
 from mypy_extensions import mypyc_attr
@@ -30,6 +31,11 @@ UNSUBSCRIBE: Final = "unsubscribe"
 CALL: Final = "call"
 SERVE: Final = "serve"
 UNSERVE: Final = "unserve"
+
+NACK: Final = "nack"
+"""SABC-141: the ``op`` of an answer that rejects a queue's message."""
+DELAY: Final = "delay"
+"""On such an answer: how many seconds the message waits at least before it is delivered again."""
 
 NEEDS: Final[dict[str, tuple[str, ...]]] = {  # SABC-112, SABC-113
     PUBLISH: (DESTINATION,),
@@ -109,6 +115,18 @@ def is_publication(message: Whole) -> bool:
         if key == OP:
             return value == PUBLISH
     return True
+
+
+def read_delay(headers: tuple[Header, ...]) -> float | None:
+    """The delay of a rejection in seconds, 0 without one; None where it is not a number of seconds."""
+    text = header(headers, DELAY)
+    if text is None:
+        return 0.0
+    try:
+        delay = float(text)
+    except ValueError:
+        return None
+    return delay if isfinite(delay) and delay >= 0 else None
 
 
 def _refused(message: Whole, rule: str, reason: str) -> Discarded:

@@ -6,10 +6,11 @@ Messages that the hub pushes are told apart by theirs; all others go to the hand
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Self
 
 from polywire.client.inbox import LIMIT, Inbox
-from polywire.client.message import Body, JsonBody, Message, Request
+from polywire.client.message import Body, JsonBody, Message, Request, delivery_count
 from polywire.protocols.sabc import operations
 from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.errors import NOT_FOUND
@@ -31,7 +32,8 @@ ServiceHandler = Callable[[Request], Outcome | Awaitable[Outcome]]
 class HubSubscription:
     """The messages of a topic, a pattern or a queue, as an async iterator. Leave it with ``leave`` or ``async with``.
 
-    A queue's message is this program's once ``Message.ack`` is called; what is not acknowledged goes back to the queue.
+    A queue's message is this program's once ``Message.ack`` is called. What is rejected with ``Message.nack``, or not
+    acknowledged at all, goes back to the queue.
     """
 
     def __init__(self, hub: "RemoteHub", destination: str, limit: int) -> None:
@@ -56,7 +58,11 @@ class HubSubscription:
             if self._unacknowledged.pop(later, None) is not None:
                 later.answer()
 
-        self.inbox.put(_message(message, acknowledge), len(message.body))
+        def reject(delay: float, reason: str) -> None:
+            if self._unacknowledged.pop(later, None) is not None:
+                later.answer(Reply(reason, ((OP, operations.NACK), (operations.DELAY, f"{delay:.3f}"))))
+
+        self.inbox.put(_queued(message, acknowledge, reject), len(message.body))
 
     def stop(self) -> dict[Later, Whole]:
         """Nothing more comes. What was not acknowledged."""
@@ -266,12 +272,14 @@ def _travelling(headers: Mapping[str, str], content_type: str | None) -> tuple[H
     return pairs if content_type is None else (*pairs, (CONTENT_TYPE, content_type))
 
 
-def _message(whole: Whole, acknowledge: Callable[[], None] | None = None) -> Message:
+def _message(whole: Whole) -> Message:
     headers = {key: value for key, value in whole.headers if key not in OWN}
-    return Message(
-        header(whole.headers, DESTINATION) or "",
-        whole.body,
-        headers,
-        header(whole.headers, CONTENT_TYPE),
-        acknowledge=acknowledge,
-    )
+    return Message(header(whole.headers, DESTINATION) or "", whole.body, headers, header(whole.headers, CONTENT_TYPE))
+
+
+def _queued(whole: Whole, acknowledge: Callable[[], None], reject: Callable[[float, str], None]) -> Message:
+    """A queue's message."""
+    message = _message(whole)
+    headers = dict(message.headers)
+    count = delivery_count(headers)
+    return replace(message, headers=headers, acknowledge=acknowledge, deliveries=count, reject=reject)

@@ -19,9 +19,10 @@ from polywire.protocols.sabc.calls import SabcCaller, SabcProvider
 from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Error, Message
 from polywire.protocols.sabc.errors import RemoteProtocolError
 from polywire.protocols.sabc.frames import Decoder, MessageDecoder
+from polywire.protocols.sabc.headers import Header, header
 from polywire.protocols.sabc.intake import LEAST_HEAD, error_reply
 from polywire.protocols.sabc.line import Line
-from polywire.protocols.sabc.operations import is_publication, operation
+from polywire.protocols.sabc.operations import NACK, OP, is_publication, operation, read_delay
 from polywire.protocols.sabc.requests import UNKNOWN, Requests
 from polywire.protocols.sabc.state import Session, Side, State, new_session_id
 from polywire.protocols.sabc.subscriptions import Queues
@@ -89,7 +90,7 @@ class SabcSession:
         self._held = None
         self._client.outbox.on_room = None
         self._answers.clear()
-        self._queues.stop_all()
+        self._queues.stop_all(leaving=False)
         self._provider.gone()
         self._caller.gone()
         self._hub.leave(self._client)
@@ -205,7 +206,7 @@ class SabcSession:
     def _leave(self) -> None:
         """SABC-39: finish what was accepted. Answers count no more, so what waits for them is given back."""
         self._open = False
-        self._queues.stop_all()
+        self._queues.stop_all(leaving=True)
         self._provider.gone()
         self._work_done()
 
@@ -242,7 +243,10 @@ class SabcSession:
 
     def _answered(self, ref: str, whole: Whole) -> None:
         """The client answers one of the hub's messages: a call, or one from a queue."""
-        known = self._queues.acknowledge(ref)
+        if whole.headers and header(whole.headers, OP) == NACK:
+            known = self._rejected(ref, whole.headers, whole.body)
+        else:
+            known = self._queues.acknowledge(ref)
         if not known:
             origin = self._client.number
             reply = incoming("", whole.body, whole.headers, time=self._hub.clock(), origin=origin)
@@ -257,5 +261,20 @@ class SabcSession:
             self._line.error(errors.NOT_FOUND, f"no message {ref!r} waits for an answer", whole.msg_id)
 
     def _answered_with_error(self, ref: str, error: Error) -> None:
-        if not self._queues.acknowledge(ref) and not self._provider.failed(ref, error):
+        if error.headers and header(error.headers, OP) == NACK:
+            known = self._rejected(ref, error.headers, error.body)
+        else:
+            known = self._queues.acknowledge(ref)
+        if not known and not self._provider.failed(ref, error):
             self._client.counters.drop(UNKNOWN)
+
+    def _rejected(self, ref: str, headers: tuple[Header, ...], body: bytes) -> bool:
+        """SABC-141: the client rejects a queue's message. False where none waits for an answer under this id."""
+        if ref not in self._queues.pending:
+            return False
+        delay = read_delay(headers)
+        if delay is None:
+            self._hub.fault(self._client, "SABC-141", "delay is not a number of seconds", body)
+            self._line.too_late(errors.MALFORMED, "delay is not a number of seconds", ref)
+            return True
+        return self._queues.reject(ref, delay, body.decode(errors="replace"))

@@ -32,7 +32,7 @@ class Queues:
         self._line: Final = line
         self._most: Final = most
         self._consumers: Final[dict[str, SabcConsumer]] = {}
-        self._pending: Final[dict[str, Delivery]] = {}
+        self.pending: Final[dict[str, Delivery]] = {}  # by the msg-id
 
     def __len__(self) -> int:
         return len(self._consumers)
@@ -42,11 +42,11 @@ class Queues:
 
     def unacknowledged(self) -> int:
         """How many messages the client has been given and not acknowledged."""
-        return len(self._pending)
+        return len(self.pending)
 
     def room(self) -> bool:
         """Whether the client may be given another message."""
-        return self._line.client.outbox.takes_queued() and len(self._pending) < self._most
+        return self._line.client.outbox.takes_queued() and len(self.pending) < self._most
 
     def start(self, name: str, msg_id: str) -> None:
         """Take from a queue, under the id of the message that asked for it. What another id took returns to it."""
@@ -60,31 +60,44 @@ class Queues:
         consumer = self._consumers.pop(name, None)
         if consumer is None:
             return False
-        for msg_id in [each for each, delivery in self._pending.items() if delivery.consumer is consumer]:
-            del self._pending[msg_id]
+        for msg_id in [each for each, delivery in self.pending.items() if delivery.consumer is consumer]:
+            del self.pending[msg_id]
+        consumer.leaving = True
         self._hub.stop_consuming(self._line.client, consumer)
         self.dispatch()
         return True
 
-    def stop_all(self) -> None:
-        """Take from none any more; what is not acknowledged returns to its queue."""
+    def stop_all(self, *, leaving: bool) -> None:
+        """Take from none any more; what is not acknowledged returns to its queue. ``leaving``: the client said so."""
         consumers = list(self._consumers.values())
         self._consumers.clear()
-        self._pending.clear()
+        self.pending.clear()
         for consumer in consumers:
+            consumer.leaving = leaving
             self._hub.stop_consuming(self._line.client, consumer)
 
     def taken(self, msg_id: str, delivery: Delivery) -> None:
         """A message was pushed under this id."""
-        self._pending[msg_id] = delivery
+        self.pending[msg_id] = delivery
 
     def acknowledge(self, msg_id: str) -> bool:
         """SABC-115: an answer with this ref-msg-id has come. False where no message of a queue waits for it."""
-        delivery = self._pending.pop(msg_id, None)
+        delivery = self.pending.pop(msg_id, None)
         if delivery is None:
             return False
-        was_full = len(self._pending) + 1 >= self._most
+        was_full = len(self.pending) + 1 >= self._most
         delivery.ack()
+        if was_full:
+            self.dispatch()
+        return True
+
+    def reject(self, msg_id: str, delay: float, reason: str) -> bool:
+        """SABC-141: a rejection with this ref-msg-id has come. False where no message of a queue waits for it."""
+        delivery = self.pending.pop(msg_id, None)
+        if delivery is None:
+            return False
+        was_full = len(self.pending) + 1 >= self._most
+        delivery.nack(delay, reason)
         if was_full:
             self.dispatch()
         return True
@@ -92,7 +105,7 @@ class Queues:
     def dispatch(self) -> None:
         """There may be room again: let the queues hand out what they have."""
         for consumer in list(self._consumers.values()):
-            if len(self._pending) >= self._most:
+            if len(self.pending) >= self._most:
                 return
             consumer.queue.dispatch()
 
@@ -116,4 +129,4 @@ class SabcConsumer(Consumer):
         """Push the message; its answer acknowledges it."""
         msg_id = self._line.next_id()
         self._queues.taken(msg_id, delivery)
-        self._line.push(self._prefix, msg_id, delivery.message)
+        self._line.push(self._prefix, msg_id, delivery.outgoing())

@@ -237,5 +237,5 @@ class UmqConsumer(Consumer):
 
     def take(self, delivery: Delivery) -> None:
         """Write the message and call it done."""
-        self._writer.push(delivery.message)
+        self._writer.push(delivery.outgoing())
         delivery.ack()

@@ -8,6 +8,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final, Protocol
 
+from polywire.hub.channels import from_stars, name_problem
+from polywire.hub.queues import Policy
 from polywire.server.address import WILDCARDS, Address
 from polywire.server.config.errors import ConfigError, Origin, Problem
 from polywire.server.config.keys import Table, root
@@ -38,6 +40,7 @@ def find_problems(config: Config, origin: OriginOf, *, insecure: bool = False) -
     elif not insecure:
         problems += _exposed(config, at)
     problems += _access(config, at)
+    problems += _queues(config, at)
     if config.fabric.kind == "nats":
         reason = 'this version has no cluster: "nats" is not implemented yet; write "local"'
         problems.append(at(reason, "fabric", "kind"))
@@ -130,6 +133,42 @@ def _access(config: Config, at: At) -> Iterator[Problem]:
             yield at("names a user or group, but without [auth] nobody has a name", "access", index)
         elif rule.user is None and rule.group is None and config.auth is None and "{user}" in "".join(rule.channels):
             yield at("holds {user}, but without [auth] nobody has a name", "access", index, "channels")
+
+
+def _queues(config: Config, at: At) -> Iterator[Problem]:
+    for index, policy in enumerate(config.queues):
+        name = policy.dead_letter
+        if (policy.max_deliveries == 0) != (name is None):
+            missing = "max_deliveries" if policy.max_deliveries == 0 else "dead_letter"
+            yield at(f"max_deliveries and dead_letter need each other; {missing} is missing", "queues", index)
+        elif name is not None and (problem := name_problem(name)):
+            yield at(problem, "queues", index, "dead_letter")
+        elif name is not None and (loop := _loop(config, name)):
+            words = (
+                f"dead letters would go round: {' to '.join(loop)}; name a queue that no policy moves on in a circle"
+            )
+            yield at(words, "queues", index, "dead_letter")
+
+
+def _loop(config: Config, queue: str) -> list[str]:
+    """The way that a message takes which is given up again and again, where that comes back; empty where it ends."""
+    policies = queue_policies(config)
+    way = [queue]
+    while True:
+        found = next((policy for policy in policies if policy.covers(way[-1])), None)
+        if found is None or not found.dead_letter:
+            return []
+        way.append(found.dead_letter)
+        if way.count(found.dead_letter) > 1:
+            return way
+
+
+def queue_policies(config: Config) -> tuple[Policy, ...]:
+    """The policies of queues, as the hub has them."""
+    return tuple(
+        Policy(tuple(map(from_stars, each.names)), each.max_deliveries, each.dead_letter or "")
+        for each in config.queues
+    )
 
 
 def _files(struct: Section, table: Table, at: At) -> Iterator[Problem]:

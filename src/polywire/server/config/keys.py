@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from polywire.server.config.kinds import Kind
-from polywire.server.config.schema import AccessRule, Config, Section
+from polywire.server.config.schema import Config, Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ def _table(path: tuple[str, ...], struct: type[Section], *, optional: bool, many
     for field in msgspec.structs.fields(struct):
         hint = hints[field.name]
         below = (*path, field.name)
-        if field.name == "access":
-            tables[field.name] = _table(below, AccessRule, optional=False, many=True)
+        if typing.get_origin(hint) is tuple:  # an array of tables
+            tables[field.name] = _table(below, typing.get_args(hint)[0], optional=False, many=True)
         elif typing.get_origin(hint) is typing.Annotated:
             _, kind = typing.get_args(hint)
             required = field.required

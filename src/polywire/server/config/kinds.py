@@ -286,11 +286,30 @@ class Patterns:
         """One pattern, or a list of them."""
         found = _texts(value)
         for pattern in found:
-            problem = name_problem(pattern)
-            if problem is None and "**" in pattern.removesuffix("/**").removesuffix("**"):
-                problem = "** stands for any number of levels only at the end"
+            problem = _pattern_problem(pattern)
             if problem is None and re.search(r"[{}]", pattern.replace("{user}", "")):
                 problem = "the only name in braces is {user}"
+            if problem is not None:
+                raise ValueError(problem if pattern == value else f"{as_written(pattern)}: {problem}")
+        return found
+
+    def show(self, value: tuple[str, ...]) -> list[str]:
+        """As a list."""
+        return list(value)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNames:
+    """Names of queues, or patterns of them."""
+
+    about: str
+    allowed: ClassVar[str] = 'a name or pattern of queues, such as "jobs" or "orders/**", or a list of them'
+
+    def read(self, value: object, _folder: Path) -> tuple[str, ...]:
+        """One pattern, or a list of them."""
+        found = _texts(value)
+        for pattern in found:
+            problem = _pattern_problem(pattern)
             if problem is not None:
                 raise ValueError(problem if pattern == value else f"{as_written(pattern)}: {problem}")
         return found
@@ -317,6 +336,14 @@ class Groups:
     def show(self, value: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
         """As a table of lists."""
         return {name: list(users) for name, users in value.items()}
+
+
+def _pattern_problem(pattern: str) -> str | None:
+    """Why this can't be a pattern; None where it can."""
+    problem = name_problem(pattern)
+    if problem is None and "**" in pattern.removesuffix("/**").removesuffix("**"):
+        problem = "** stands for any number of levels only at the end"
+    return problem
 
 
 def as_written(value: object) -> str:

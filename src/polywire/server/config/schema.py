@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Struct, field
 
 from polywire.hub.outbox import DEFAULT_CAP, POLICIES
+from polywire.hub.queues import MAX_OCTETS, MAX_SIZE
 from polywire.server.address import WEBSOCKET, Address
 from polywire.server.config.kinds import (
     Choice,
@@ -20,6 +21,7 @@ from polywire.server.config.kinds import (
     Listener,
     Origins,
     Patterns,
+    QueueNames,
     Seconds,
     Size,
     Text,
@@ -207,7 +209,15 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = DEFAULT_CAP
     queues: Annotated[int, Count("Queues that hold something or are consumed.", most=10_000_000)] = 10_000
     queue_messages: Annotated[int, Count("Messages waiting in one queue.", most=100_000_000)] = 100_000
-    queue_octets: Annotated[int, Size("Bodies waiting in one queue.", least=4 * KIB, most=1024 * GIB)] = 256 * MIB
+    queue_octets: Annotated[int, Size("Bodies waiting in one queue.", least=4 * KIB, most=1024 * GIB)] = MAX_OCTETS
+    queues_size: Annotated[
+        int,
+        Size(
+            "Memory of all queued messages: bodies, names, headers and 512 bytes each.",
+            least=4 * KIB,
+            most=1024 * GIB,
+        ),
+    ] = MAX_SIZE
     retained_messages: Annotated[
         int, Count("Retained (cached) messages, all channels together.", least=0, most=100_000_000)
     ] = 100_000
@@ -320,6 +330,25 @@ class AccessRule(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
     )
 
 
+class QueuePolicy(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When messages that are delivered again and again are given up, one table for each policy.
+
+    The first policy that matches a queue's name is used. Without one, a message is delivered until it is acknowledged.
+    See [dead letters](how-to/dead-letters.md).
+    """
+
+    names: Annotated[
+        tuple[str, ...], QueueNames("The queues it is for: `*` is one level of a name, `**` at the end any number.")
+    ]
+    max_deliveries: Annotated[
+        int,
+        Count(
+            "How often a message is delivered before it is moved to `dead_letter`; 0 for ever.", least=0, most=1_000_000
+        ),
+    ] = 0
+    dead_letter: Annotated[str | None, Text("The queue it is moved to.", "the name of a queue")] = None
+
+
 class SlowReader(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What happens when a connection's outbox is full, and its peer does not read on.
 
@@ -382,6 +411,7 @@ class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     auth: Auth | None = None
     access: tuple[AccessRule, ...] = ()
+    queues: tuple[QueuePolicy, ...] = ()
     slow_reader: SlowReader = SlowReader()
     sabc: Sabc = Sabc()
     fabric: Fabric = Fabric()

@@ -13,11 +13,13 @@ from functools import partial
 from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import properties
 from polywire.protocols.micromsg.dotnet import TypeReader
+from polywire.protocols.micromsg.errors import LocalProtocolError
+from polywire.protocols.micromsg.extensions import X_NACK
 from polywire.protocols.micromsg.frames import Error, Message
 from polywire.protocols.micromsg.json_payload import check
 from polywire.protocols.micromsg.negotiation import Agreement
 from polywire.protocols.micromsg.properties import Value
-from polywire.protocols.micromsg.windows import ReceiveWindow, ack
+from polywire.protocols.micromsg.windows import ReceiveWindow, ack, nack
 
 
 def _nothing() -> None:
@@ -35,7 +37,7 @@ class Received:
     ``extensions`` are the frames of vendor extensions that came before it, each with the extension's name and payload;
     of more than ``ATTACHED`` the last ones.
     ``ack`` says that the program is done with it; until then it counts against the window of the other side, and is
-    not lost where it came from a queue.
+    not lost where it came from a queue. ``nack`` gives it back to its queue.
     """
 
     destination: str
@@ -44,6 +46,7 @@ class Received:
     type_name: str = ""
     acknowledge: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
     extensions: tuple[tuple[str, bytes], ...] = ()
+    reject: Callable[[float, str], None] | None = field(default=None, repr=False, compare=False)
 
     @property
     def properties(self) -> dict[str, Value]:
@@ -53,6 +56,15 @@ class Received:
     def ack(self) -> None:
         """Be done with it. Only the first time counts."""
         self.acknowledge()
+
+    def nack(self, delay: float = 0.0, reason: str = "") -> None:
+        """Reject it: its queue delivers it again, after ``delay`` seconds at the earliest.
+
+        After ``ack`` it does nothing. Raises ``LocalProtocolError`` where ``x-nack`` was not agreed on.
+        """
+        if self.reject is None:
+            raise LocalProtocolError(f"{X_NACK} was not agreed on, so messages can't be rejected", rule="MICROMSG-196")
+        self.reject(delay, reason)
 
 
 class _Due:
@@ -74,6 +86,7 @@ class Inflow:
         self._send = send
         self._window = ReceiveWindow()
         self._number = 0
+        self._nack_number = 0
         self._json = False
         self._due: deque[_Due] = deque()
         self._scheduled = False
@@ -86,6 +99,7 @@ class Inflow:
         """The handshake is done."""
         self._window = ReceiveWindow(agreement.window)
         self._number = agreement.number(agreement.acks or "") or 0
+        self._nack_number = agreement.number(X_NACK) or 0
         self._json = agreement.json
 
     def take(self, frame: Message) -> Received | Error:
@@ -100,11 +114,16 @@ class Inflow:
             attached = tuple(self.attached)
             self.attached.clear()
         acknowledge: Callable[[], None] = _nothing
+        reject: Callable[[float, str], None] | None = None
         if self._number:
             due = _Due(frame.sequence)
             self._due.append(due)
             acknowledge = partial(self._done, due)
-        return Received(frame.destination, frame.payload, frame.properties, self.types.current, acknowledge, attached)
+            if self._nack_number:
+                reject = partial(self._reject, due)
+        return Received(
+            frame.destination, frame.payload, frame.properties, self.types.current, acknowledge, attached, reject
+        )
 
     def flush(self) -> None:
         """Acknowledge what the program is done with, without waiting for the end of the turn."""
@@ -119,6 +138,11 @@ class Inflow:
     def close(self) -> None:
         """The connection has ended: nothing can be acknowledged any more."""
         self._due.clear()
+
+    def _reject(self, due: _Due, delay: float, reason: str) -> None:
+        if not due.done and self._due:  # without any the connection has ended
+            self._send(nack(self._nack_number, due.sequence, delay, reason))
+            self._done(due)  # behind the nack its number is acknowledged like any other
 
     def _done(self, due: _Due) -> None:
         due.done = True

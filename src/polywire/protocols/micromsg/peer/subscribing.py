@@ -60,6 +60,7 @@ class Subscribing:
         self.intake = intake
         self._asking = asking
         self._known: dict[str, list[Subscription]] = {}
+        self._left: set[str] = set()  # queues: what still comes of them is not acknowledged, so that others get it
 
     async def subscribe(self, destination: str, condition: Filter, limit: int, seconds: float | None) -> Subscription:
         """Subscribe. Several to one destination share it, if their filters are equal: the other side keeps only one."""
@@ -69,6 +70,7 @@ class Subscribing:
             raise LocalProtocolError(reason, rule="MICROMSG-76")
         subscription = Subscription(self, destination, condition, limit)
         self._known.setdefault(destination, []).append(subscription)
+        self._left.discard(destination)
         try:
             await self._asking.ask(write(Subscribe(destination, condition)), seconds)
         except Failure:
@@ -97,7 +99,7 @@ class Subscribing:
         if not message.destination.startswith(TOPIC_PREFIX):
             shared = self._known.get(message.destination)
             if not shared:
-                return False
+                return message.destination in self._left
             shared.append(shared.pop(0))  # they take turns
             shared[-1].inbox.put(message, len(message.payload))
             return True
@@ -130,4 +132,6 @@ class Subscribing:
         if shared:
             return False
         del self._known[subscription.destination]
+        if not subscription.destination.startswith(TOPIC_PREFIX):
+            self._left.add(subscription.destination)
         return True
