@@ -145,6 +145,10 @@ class Reader:
         self._read(data, at, found)
         return found
 
+    def pending(self) -> int:
+        """How many bytes of a message are held that has not arrived whole."""
+        return len(self._begun) + len(self._parts)
+
     def _read(self, data: bytes, at: i64, found: list[tuple[int, bytes]]) -> None:
         """Read all frames from ``at`` on that are complete, and keep the rest."""
         end: i64 = len(data)

@@ -22,11 +22,15 @@ HIGH_WATER = 256 * 1024
 CLOSE_TIME = 2.0
 """Seconds a peer has to take its last octets once its connection is being closed."""
 
+SMALL = 4 * 1024
+"""Bytes of unfinished messages of one connection that are not counted."""
+
 EXPIRED = "login-expired"
 REVOKED = "login-revoked"
 HANDSHAKE_TIME = "handshake-time"
 IDLE_TIME = "idle-time"
 INTERNAL_ERROR = "internal-error"
+UNFINISHED_SIZE = "unfinished-size"
 
 log = logging.getLogger("polywire.server")
 
@@ -64,6 +68,17 @@ class SaysTooBig(Protocol):
         """Put them into the outbox; the transport closes the connection."""
 
 
+@runtime_checkable
+class HoldsUnfinished(Protocol):
+    """A session that may hold parts of messages until the rest has arrived."""
+
+    def pending(self) -> int:
+        """How many bytes it holds. Asked for after each read, so it must be quick."""
+
+    def no_room(self, reason: str) -> None:
+        """There is no room for them: put the protocol's words into the outbox. The connection is closed then."""
+
+
 MakeSession = Callable[[Client, "Endpoint", Limits], Session]
 Wrap = Callable[[list[bytes | memoryview]], list[bytes | memoryview]]
 
@@ -79,6 +94,9 @@ class Endpoint:
         self._wrap = wrap
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
+        self._holder: HoldsUnfinished | None = None
+        self._partial = 0  # bytes of an unfinished message that the transport holds
+        self._counted = 0  # bytes that the gate knows of
         self._held: list[bytes | str] | None = None
         self._last = b""
         self._last_too_big = b""
@@ -130,7 +148,9 @@ class Endpoint:
         self.active = gate.loop.time()
         self._handshake = gate.loop.call_later(gate.handshake_time, self._handshake_over)
         self.client = gate.hub.client(self._protocol, self.outbox, address, local=local)
-        self._session = self._make_session(self.client, self, gate.limits)
+        session = self._make_session(self.client, self, gate.limits)
+        self._session = session
+        self._holder = session if isinstance(session, HoldsUnfinished) else None
 
     def deliver(self, data: bytes | str) -> None:
         """What the peer has sent: to the session, or aside while its login is under way."""
@@ -142,12 +162,24 @@ class Endpoint:
         if session is None or self._closing:
             return
         self._guarded(session.received, data)
+        holder = self._holder
+        if holder is not None:
+            pending = holder.pending()
+            if pending > SMALL or self._counted:
+                self._count(pending + self._partial)
         if self._gate.journaling is not None:
             self._gate.journaling.hold_if_full(self)
+
+    def hold(self, partial: int) -> None:
+        """The transport holds this much of a message that has not arrived whole."""
+        self._partial = partial
+        if self._holder is not None and (partial > SMALL or self._counted):
+            self._count(self._holder.pending() + partial)
 
     def closed(self) -> None:
         """The connection has ended, whoever ended it."""
         self._closing = True
+        self._forget_unfinished()
         self.outbox.close()
         self._cancel_handshake()
         if self._expiry is not None:
@@ -266,7 +298,27 @@ class Endpoint:
         if not self._closing and isinstance(session, SaysTooBig):
             self._guarded(session.too_big)
 
-    def linger(self, last: bytes) -> None:
+    def _count(self, held: int) -> None:
+        """So much is held of unfinished messages. Where that is too much, this connection ends, and no other."""
+        if held <= SMALL:
+            held = 0
+        before, self._counted = self._counted, held
+        reason = self._gate.hold(self, before, held)
+        if reason and self._holder is not None and not self._closing:
+            self.broke(UNFINISHED_SIZE)
+            self._guarded(self._holder.no_room, reason)
+            self.linger(self._last_too_big)
+            session, self._session = self._session, None
+            if session is not None:
+                self._guarded(session.lost)  # what it holds is free now, however long the peer takes to hang up
+            self._forget_unfinished()
+
+    def _forget_unfinished(self) -> None:
+        self._holder = None
+        self._gate.hold(self, self._counted, 0)
+        self._counted = 0
+
+    def linger(self, last: bytes = b"") -> None:
         """Write what is left, then ``last``; discard what the peer sends until it hangs up, ``CLOSE_TIME`` at most.
 
         Closing at once while the peer is still sending would reset the connection, and the last words would be lost.
@@ -277,7 +329,8 @@ class Endpoint:
         self._closing = True
         transport = self._transport
         if transport is not None and not transport.is_closing():
-            transport.write(last)
+            if last:
+                transport.write(last)
             if transport.can_write_eof():
                 transport.write_eof()
             transport.resume_reading()

@@ -50,6 +50,8 @@ class Gate:
         self.emptied = asyncio.Event()
         self.journaling: Journaling | None = None
         self.refused = 0
+        self.unfinished = 0
+        """Bytes of messages of which only a part has arrived, as far as connections have reported them."""
         self.handshaking = 0
         self.most_connections = 1 << 30
         self.open = True
@@ -59,6 +61,7 @@ class Gate:
         self._listener_users: dict[str, str] = {}
         self._gone: set[Client] = set()  # clients that a reload has locked out, on their way out
         self._full = Seldom(log, loop.time)
+        self._unfinished = Seldom(log, loop.time)
         self._failed = SeldomEach(log, loop.time)
         hub.on_denied = Denials(log, loop.time).denied
         self.apply(Config(), Admission(None, AccessRules(), {}))
@@ -72,6 +75,8 @@ class Gate:
         self.policies = (POLICIES.index(slow.topics), POLICIES.index(slow.replies), POLICIES.index(slow.queues))
         self.handshake_time = limits.handshake_time
         self.idle_time = limits.idle_time
+        self.max_unfinished = limits.unfinished_size
+        self.max_unfinished_per_client = limits.unfinished_size_per_client
         self.allowed_origins = config.listen.allowed_origins
         self.limits = Limits(
             message_size=limits.message_size,
@@ -134,6 +139,21 @@ class Gate:
     def knock(self) -> "Knock | None":
         """Let a connection begin a handshake of TLS or WebSocket, which counts until it has come in or gone."""
         return Knock(self) if self._has_room() else None
+
+    def hold(self, endpoint: "Endpoint", before: int, now: int) -> str:
+        """A connection holds ``now`` bytes of unfinished messages, and held ``before``. Why it may not, or nothing."""
+        self.unfinished += now - before
+        if now <= before:
+            return ""
+        if now > self.max_unfinished_per_client:
+            reason = f"your unfinished messages have more than {self.max_unfinished_per_client} bytes"
+        elif self.unfinished > self.max_unfinished:
+            reason = "the hub has no room for another unfinished message; try again later"
+        else:
+            return ""
+        words = "%s is disconnected: it has sent %d bytes of unfinished messages, all connections %d"
+        self._unfinished.warn(words, endpoint.client, now, self.unfinished)
+        return reason
 
     def leave(self, endpoint: "Endpoint") -> None:
         """A connection has ended."""

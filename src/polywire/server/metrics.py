@@ -147,6 +147,8 @@ class HubCollector(Collector):
                 faults.add_metric([protocol, reason], count)
         yield from (connected, connections, messages, octets, drops, faults)
         yield CounterMetricFamily("polywire_connections_refused", "Turned away at the door.", self._gate.refused)
+        words = "Bytes of messages of which only a part has arrived."
+        yield GaugeMetricFamily("polywire_unfinished_bytes", words, self._gate.unfinished)
         yield GaugeMetricFamily("polywire_subscriptions", "Subscriptions.", len(hub.table))
         yield GaugeMetricFamily("polywire_retained_messages", "Retained messages.", len(hub.retained))
         yield GaugeMetricFamily("polywire_retained_octets", "Their size.", hub.retained.size)

@@ -205,6 +205,8 @@ class WebSocketProtocol(asyncio.Protocol):
                 self._control(endpoint, kind, payload)
         if self._before_login >= 0:
             self._look_at_login(endpoint, len(data))
+        if not self._over:
+            endpoint.hold(self._reader.pending())
 
     def _shake_hands(self, data: bytes) -> None:
         """Read the request, and answer it once it is complete."""

@@ -185,6 +185,13 @@ class FmqpSession:
         """The hub is going down: take no more messages. FMQP has no words for it."""
         self._draining = True
 
+    def pending(self) -> int:
+        """How many bytes of an unfinished message are held."""
+        return self._decoder.pending()
+
+    def no_room(self, reason: str) -> None:
+        """FMQP-81: FMQP has no words for it."""
+
     def busy(self) -> bool:
         """Nothing is ever to be answered or acknowledged here."""
         return False

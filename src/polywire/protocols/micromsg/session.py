@@ -130,6 +130,16 @@ class MicromsgSession:
         if self._state is not State.ESTABLISHED:
             self._shut_down()
 
+    def pending(self) -> int:
+        """How many bytes of an unfinished message are held."""
+        return self._decoder.pending()
+
+    def no_room(self, reason: str) -> None:
+        """MICROMSG-198: ERROR ``too-large``."""
+        self._acknowledge()
+        if self._state is not State.CLOSED:
+            self._client.outbox.put(encode(Error(errors.TOO_LARGE, (("reason", reason),))))
+
     def busy(self) -> bool:
         """Whether an ack is due, from the hub or from the peer, or messages wait for the window."""
         if self._state is not State.ESTABLISHED:

@@ -124,6 +124,13 @@ class MqttSession:
         if self._incoming is not None:
             self._incoming.draining = True
 
+    def pending(self) -> int:
+        """How many bytes of an unfinished packet are held."""
+        return self._decoder.pending()
+
+    def no_room(self, reason: str) -> None:
+        """MQTT-206: MQTT 3.1.1 gives a server no words for it."""
+
     def busy(self) -> bool:
         """Whether the hub owes an acknowledgement, or the client has yet to get or acknowledge what is due to it.
 

@@ -99,6 +99,21 @@ class SabcSession:
         """The hub is going down: new messages are refused with 503, what was accepted is finished and answered."""
         self._draining = True
 
+    def pending(self) -> int:
+        """How many bytes of unfinished messages are held."""
+        held = self._decoder.pending()
+        return held + self._assembly.pending() if len(self._assembly) else held
+
+    def no_room(self, reason: str) -> None:
+        """SABC-143: ERROR 429, then DISCONNECTING."""
+        if self._over:
+            return
+        if self._state.state in {State.OPEN, State.LEAVING}:
+            self._line.error(errors.LIMIT, reason)
+            self._line.frame(self._state.send(Disconnecting(self._line.session_id)))
+        else:
+            self._line.frame(error_reply(errors.LIMIT, reason))
+
     def busy(self) -> bool:
         """Whether something accepted is still to be answered, by the hub or by this client."""
         due = len(self._answers) + len(self._caller) + len(self._provider) + self._queues.unacknowledged()

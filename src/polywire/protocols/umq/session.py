@@ -111,6 +111,14 @@ class UmqSession:
         if self._machine.state is not State.OPEN:
             self._fatal(FatalCode.SHUTTING_DOWN)
 
+    def pending(self) -> int:
+        """How many bytes of messages are held that wait for attachments."""
+        return self._gathering.held()
+
+    def no_room(self, reason: str) -> None:
+        """UMQ-169: ``F`` with code 9."""
+        self._last(Fatal(FatalCode.LIMIT_EXCEEDED.value, describe(FatalCode.LIMIT_EXCEEDED, reason)))
+
     def busy(self) -> bool:
         """Whether an answer is due, from the hub or from the peer."""
         due = len(self._answers.due) + len(self._serving) + len(self._gathering)

@@ -97,8 +97,13 @@ class _Reader:
 
 
 def _fit(config: Config, written: Written) -> Config:
-    """The configuration with the default that depends on another key."""
+    """The configuration with the defaults that depend on another key."""
     limits = config.limits
+    least = {"unfinished_size": 4 * limits.message_size, "unfinished_size_per_client": 5 * limits.message_size // 2}
+    for name, size in least.items():
+        if ("limits", name) not in written.origins and getattr(limits, name) < size:
+            limits = msgspec.structs.replace(limits, **{name: size})
+    config = msgspec.structs.replace(config, limits=limits)
     most = max(limits.message_size, LEAST_LOGIN)
     if limits.message_size_before_auth <= most:
         return config

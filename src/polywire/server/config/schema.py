@@ -198,6 +198,23 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         1_000
     )
     unfinished: Annotated[int, Count("Messages of one connection of which only a part has arrived.", most=65_535)] = 64
+    unfinished_size: Annotated[
+        int,
+        Size(
+            "Memory of all messages of which only a part has arrived, all connections together; at least four times "
+            "`message_size` by default.",
+            least=4 * KIB,
+            most=1024 * GIB,
+        ),
+    ] = 64 * MIB
+    unfinished_size_per_client: Annotated[
+        int,
+        Size(
+            "The same for one connection; at least two and a half times `message_size` by default.",
+            least=4 * KIB,
+            most=1024 * GIB,
+        ),
+    ] = 40 * MIB
     wills: Annotated[
         int, Count("Last wills of one FMQP connection; one of MQTT has a single one.", least=0, most=1_000_000)
     ] = 1_000
