@@ -10,6 +10,8 @@ import polywire
 from polywire import journal
 from polywire.journal.housekeeping import segment_seconds
 from tests.hub_process import HubProcess, running_hub
+from tests.interop.speakers import speak
+from tests.wires import Fmqp, connected
 
 SMALL = ("journal.segment_size=16 KiB", "journal.keep_size=64 KiB")
 
@@ -57,3 +59,16 @@ def test_what_is_retained_or_queued_outlives_the_segment_it_was_in(tmp_path: Pat
     assert offsets == list(range(found.first_offset, found.end_offset))
     with running_hub(*SMALL, journal=tmp_path) as hub:
         assert asyncio.run(asyncio.wait_for(remembered(hub), 20)) == [b"for ever", b"to be done"]
+
+
+def test_a_client_that_announces_more_than_a_row_can_tell_does_not_stop_the_journal(tmp_path: Path) -> None:
+    with running_hub(journal=tmp_path) as hub:
+        for announced in (1 << 31, 3 << 30, (1 << 32) - 1):
+            with connected(hub.addresses["fmqp"]) as line:
+                Fmqp(line).send(b"\x00\x03" + announced.to_bytes(4, "big") + b"hotx")
+        with speak("mqtt", hub.addresses) as speaker:
+            speaker.publish("after", b"acknowledged")
+        assert hub.metric("polywire_journal_failed") == 0
+        assert hub.stop() == 0
+    rows = [row for batch in journal.open(tmp_path).scan(["kind", "size"]) for row in batch.to_pylist()]
+    assert (1 << 31) - 1 in [row["size"] for row in rows if row["kind"] == "discard"]

@@ -16,6 +16,9 @@ MICROSECOND: Final = 1000  # nanoseconds
 MAX_OCTETS: Final = 1 << 30
 """What one group's arena may hold: positions in it have 31 bits."""
 
+MAX_SIZE: Final = (1 << 31) - 1
+"""The largest number the column ``size`` can hold; a client may announce more than that."""
+
 
 @final
 class Columns:
@@ -128,7 +131,7 @@ class Columns:
 
     def size(self, octets: int) -> None:
         """The last row stands for something of that size, of which its body is a part."""
-        self.sizes.append((self.rows - 1, octets))
+        self.sizes.append((self.rows - 1, octets if octets < MAX_SIZE else MAX_SIZE))
 
     def close(self) -> None:
         """No row will follow."""
