@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 START_SECONDS = 30.0
 LISTEN = {
@@ -29,6 +29,21 @@ LISTEN = {
 }
 
 
+class Process(Protocol):
+    """What is needed of a ``subprocess.Popen``."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def kill(self) -> None: ...
+
+    def send_signal(self, signal_number: int, /) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
 @dataclass
 class HubProcess:
     """A running hub. ``addresses`` are those of its ``ready`` line.
@@ -36,7 +51,7 @@ class HubProcess:
     ``login`` is who asks for pages where the hub wants to know, ``user:password`` or a token. ``trust`` is for HTTPS.
     """
 
-    process: "subprocess.Popen[str]"
+    process: Process
     addresses: dict[str, str]
     errors: list[str] = field(default_factory=list)
     lines: "queue.Queue[str]" = field(default_factory=queue.Queue)

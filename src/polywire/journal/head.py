@@ -115,6 +115,7 @@ def _empty_stream(node: str, kinds: int = len(KIND_VALUES)) -> bytes:
     return octets
 
 
+@functools.lru_cache(maxsize=16)  # all segments of a node begin with the same bytes, and a start reads each of them
 def _node(head: bytes) -> str:
     """The one value of the dictionary of nodes. Arrow hands dictionaries out with a batch only, so it gets one."""
     node: str = ipc.open_stream(head + _empty_batch()).read_next_batch().column("node").dictionary[0].as_py()

@@ -1,0 +1,75 @@
+"""Break a hub on purpose, and check that it keeps its promises.
+
+examples:
+  python -m faults kills                           1,000 kills, any fault between them
+  python -m faults kills --kills 50 --seed 7       rounds of 20 kills with the seeds 7, 8 and 9
+  python -m faults kills --only power,torn         kills and these faults
+  python -m faults kills --only none               kills alone
+"""
+
+import argparse
+import secrets
+import sys
+import time
+from pathlib import Path
+
+from faults.kills import FAULTS, LIVES, FailureError, campaign
+
+KEPT = Path("build/faults")
+
+
+def say(words: str) -> None:
+    """Print at once."""
+    print(words, flush=True)
+
+
+def fault_names(text: str) -> frozenset[str]:
+    """The faults that are listed, separated by commas."""
+    names = frozenset(name for name in text.split(",") if name != "none")
+    unknown = names - FAULTS.keys()
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no fault {', '.join(unknown)}; there are {', '.join(FAULTS)}")
+    return names
+
+
+def run_kills(options: argparse.Namespace) -> int:
+    """Kill the hub, and report."""
+    seed = secrets.randbits(31) if options.seed is None else options.seed
+    say(f"{options.kills} kills, seed {seed}, faults: {', '.join(sorted(options.only)) or 'none'}")
+    started = time.monotonic()
+    try:
+        tally = campaign(
+            seed, options.kills, only=options.only, minutes=options.minutes, say=say, keep=options.keep.absolute()
+        )
+    except FailureError as error:
+        say(f"\nFAILED in the round with seed {error.seed}, after kill {error.life}: {error.reason}")
+        say(f"the hub's log ends with:\n{error.log}\nits journal is in {error.kept}")
+        only = "" if options.only == frozenset(FAULTS) else f" --only {','.join(sorted(options.only)) or 'none'}"
+        say(f"to repeat it: python -m faults kills --seed {error.seed} --kills {LIVES}{only}")
+        return 1
+    say("\n".join([f"\nnothing acknowledged was lost, in {(time.monotonic() - started) / 60:.1f} min:", *tally.lines()]))
+    return 0
+
+
+def main() -> int:
+    """The command."""
+    words = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__, formatter_class=words)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    listed = "\n".join(f"  {name:<14} {what}" for name, what in FAULTS.items())
+    kills = commands.add_parser(
+        "kills", help="kill the hub while clients work on it", epilog=f"faults:\n{listed}", formatter_class=words
+    )
+    kills.add_argument("--kills", type=int, default=1000, help="how many in all (default: 1000)")
+    kills.add_argument("--seed", type=int, help="of the first round; each round adds one (default: random)")
+    kills.add_argument("--minutes", type=float, help="begin no round after so many minutes")
+    kills.add_argument("--only", type=fault_names, default=frozenset(FAULTS), metavar="FAULT,...", help="see below")
+    kills.add_argument("--keep", type=Path, default=KEPT, help="where the journal of a failure is kept")
+    kills.set_defaults(run=run_kills)
+    options = parser.parse_args()
+    code: int = options.run(options)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
