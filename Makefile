@@ -9,11 +9,13 @@ BIN := $(VENV)/bin
 WORKERS ?= auto
 TESTS ?=
 SECONDS_EACH ?= 100
+KILLS ?= 1000
+SEED ?=
 HOT_SOURCES := $(shell find src/polywire -name '*.py')
 INSTALLED := $(VENV)/.installed
 BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 
-.PHONY: help setup lock build proto docs site test lint format conformance fuzz bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run package clean
+.PHONY: help setup lock build proto docs site test lint format conformance fuzz faults bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -80,6 +82,9 @@ conformance: setup ## per protocol: rules written down, rules proven by a passin
 
 fuzz: setup ## fuzz every codec, SECONDS_EACH (default 100) seconds each
 	@$(BIN)/python -m fuzz --seconds $(SECONDS_EACH)
+
+faults: setup ## kill the hub KILLS (default 1000) times amid other faults; SEED=… repeats a run
+	@$(BIN)/python -m faults kills --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 bench: bench-wire bench-hub bench-journal bench-clients bench-pipeline ## run all benchmarks there are
 

@@ -47,7 +47,9 @@ def run_kills(options: argparse.Namespace) -> int:
         only = "" if options.only == frozenset(FAULTS) else f" --only {','.join(sorted(options.only)) or 'none'}"
         say(f"to repeat it: python -m faults kills --seed {error.seed} --kills {LIVES}{only}")
         return 1
-    say("\n".join([f"\nnothing acknowledged was lost, in {(time.monotonic() - started) / 60:.1f} min:", *tally.lines()]))
+    say(
+        "\n".join([f"\nnothing acknowledged was lost, in {(time.monotonic() - started) / 60:.1f} min:", *tally.lines()])
+    )
     return 0
 
 

@@ -32,7 +32,8 @@ def newest(folder: Path) -> tuple[Path, list[Entry]] | None:
     if not segments or segments[-1].format != ARROW:
         return None
     index = folder / segment_name(segments[-1].first_offset, INDEX)
-    return folder / segments[-1].name, read_index(index.read_bytes()) if index.exists() else []
+    entries = read_index(index.read_bytes()) if index.exists() else None
+    return folder / segments[-1].name, entries or []
 
 
 def cut_power(folder: Path, synced: dict[int, int], chance: random.Random) -> int:

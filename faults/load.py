@@ -235,7 +235,9 @@ def arrow_stream(rows: list[dict[str, Any]], **options: Any) -> bytes:
     """Messages as the body of ``POST /publish``."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(**options)) as writer:
-        writer.write_table(pa.Table.from_pylist([{"headers": None, "content_type": None} | row for row in rows], SCHEMA))
+        writer.write_table(
+            pa.Table.from_pylist([{"headers": None, "content_type": None} | row for row in rows], SCHEMA)
+        )
     return bytes(sink.getvalue())
 
 

@@ -1,17 +1,20 @@
 """Hubs that start in a moment: a process that has imported everything forks one whenever it is asked.
 
 Importing takes most of a hub's start, and a thousand kills are a thousand starts. A forked hub is the real one, run by
-``polywire serve`` with its arguments, but for two things it lets the driver see and do: its time of day is moved by a
-number in a shared file, and each ``fsync`` leaves a line that says how much of which file is safe. That is what a power
-cut would have to leave.
+``polywire serve`` with its arguments, but for what the driver has to see and do: its time of day is moved by a number
+in a shared file, and each ``fsync`` leaves a line that says how much of which file is safe, which is what a power cut
+would have to leave. Its snapshots and compactions are forked too, and at the priority of everyone else: on a busy
+machine they would hardly ever get as far as being killed.
 """
 
 import contextlib
+import fcntl
 import gc
+import importlib
 import json
 import mmap
 import os
-import queue
+import select
 import signal
 import socket
 import struct
@@ -19,15 +22,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 from tests.hub_process import LISTEN, HubProcess
 
 SECONDS = 30.0
-CLOCK, SYNCED = "clock", "synced"
-WARM = ("polywire.cli.main", "polywire.server.run", "polywire.server.journal_keeper", "polywire.server.ingest", "uvloop")
+SHARED, SYNCED = "shared", "synced"
+WARM = (
+    *("polywire.cli.main", "polywire.server.run", "polywire.server.journal_keeper", "polywire.server.ingest"),
+    *("polywire.journal.snapshots", "polywire.journal.compaction", "uvloop"),
+)
+"""What a hub and its workers import."""
+
+STATUS = 90
+"""The descriptor on which a worker reports its process id and its exit code."""
 
 
 class StartError(Exception):
@@ -43,7 +54,7 @@ class Nursery:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        (folder / CLOCK).write_bytes(bytes(8))
+        (folder / SHARED).write_bytes(bytes(16))
         (folder / SYNCED).touch()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(SECONDS)
@@ -53,7 +64,7 @@ class Nursery:
         theirs.close()
         self.hub: HubProcess | None = None
 
-    def __enter__(self) -> "Nursery":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,8 +75,16 @@ class Nursery:
 
     def set_clock(self, seconds: int) -> None:
         """Move the hub's time of day so far away from the real one."""
-        with (self._folder / CLOCK).open("r+b") as file:
-            file.write(struct.pack("<q", seconds * 10**9))
+        self._share(0, seconds * 10**9)
+
+    def slow_down(self, seconds: float) -> None:
+        """Let each ``fsync`` of the hub take so much longer."""
+        self._share(8, int(seconds * 1e9))
+
+    def _share(self, place: int, number: int) -> None:
+        with (self._folder / SHARED).open("r+b") as file:
+            file.seek(place)
+            file.write(struct.pack("<q", number))
 
     def synced(self) -> dict[int, int]:
         """How much of each file is safe on the disk, by inode."""
@@ -141,86 +160,162 @@ def _collect(descriptor: int, hub: HubProcess) -> None:
 
 
 def _watch(folder: Path) -> None:
-    """Let the driver move the clock, and know what is safe."""
-    with (folder / CLOCK).open("r+b") as file:
-        moved = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
+    """Let the driver move the clock, slow down the disk, and know what is safe."""
+    with (folder / SHARED).open("r+b") as file:
+        shared = mmap.mmap(file.fileno(), 16, access=mmap.ACCESS_READ)
     lines = os.open(folder / SYNCED, os.O_WRONLY | os.O_APPEND)
     real_time, real_fsync, real_fdatasync = time.time_ns, os.fsync, os.fdatasync
 
     def time_ns() -> int:
-        return real_time() + int(struct.unpack("<q", moved)[0])
+        return real_time() + int(struct.unpack_from("<q", shared)[0])
 
-    def note(descriptor: int, size: int) -> None:
-        os.write(lines, b"%d %d\n" % (os.fstat(descriptor).st_ino, size))
-
-    def fsync(descriptor: Any) -> None:
+    def sync(descriptor: Any, real: Callable[[int], None]) -> None:
         number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
-        size = os.fstat(number).st_size  # what is written during the call may not be included
-        real_fsync(number)
-        note(number, size)
-
-    def fdatasync(descriptor: Any) -> None:
-        number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
-        size = os.fstat(number).st_size
-        real_fdatasync(number)
-        note(number, size)
+        about = os.fstat(number)  # what is written during the call may not be included
+        time.sleep(struct.unpack_from("<q", shared, 8)[0] / 1e9)
+        real(number)
+        os.write(lines, b"%d %d\n" % (about.st_ino, about.st_size))
 
     hooks: dict[str, Any] = {"time_ns": time_ns, "time": lambda: time_ns() / 1e9}
     vars(time).update(hooks)
-    hooks = {"fsync": fsync, "fdatasync": fdatasync}
+    hooks = {
+        "fsync": lambda descriptor: sync(descriptor, real_fsync),
+        "fdatasync": lambda descriptor: sync(descriptor, real_fdatasync),
+    }
     vars(os).update(hooks)
 
 
-def _requests(line: socket.socket) -> Iterator[tuple[bytes, list[int]]]:
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(line, 65536, 2)
-        if not data:
-            return
-        yield data, descriptors
+class _Apart:
+    """A process of housekeeping, forked by the nursery, with the face of ``subprocess.Popen``."""
+
+    line: socket.socket
+
+    def __init__(self, command: list[str], *, stdin: int, **_: object) -> None:
+        (self._output, output), (self._errors, errors), (self._status, status) = os.pipe(), os.pipe(), os.pipe()
+        words = command[3:]  # after the interpreter, -c and what it runs
+        socket.send_fds(self.line, [json.dumps(words).encode()], [stdin, output, errors, status])
+        for each in (output, errors, status):
+            os.close(each)
+        self.pid = int.from_bytes(os.read(self._status, 4), "big")
+        self.returncode = -signal.SIGKILL
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def communicate(self) -> tuple[str, str]:
+        said = []
+        for descriptor in (self._output, self._errors):
+            with os.fdopen(descriptor, encoding="utf-8") as stream:
+                said.append(stream.read())
+        if code := os.read(self._status, 1):
+            self.returncode = code[0]
+        os.close(self._status)
+        return said[0], said[1]
+
+
+class _Forks:
+    """The nursery's own process: it forks hubs for the driver, and workers for the hubs."""
+
+    def __init__(self, driver: socket.socket) -> None:
+        self._driver = driver
+        self._hubs, _Apart.line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._hub = 0
+        self._wanted = False
+        self._ended: dict[int, int] = {}
+
+    def run(self) -> None:
+        """Until the driver has gone."""
+        while True:
+            ready, _, _ = select.select([self._driver, self._hubs], [], [], 0.005 if self._wanted else None)
+            if self._driver in ready and not self._for_driver():
+                return
+            if self._hubs in ready:
+                self._for_hub()
+            with contextlib.suppress(ChildProcessError):
+                while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                    self._ended[ended[0]] = os.waitstatus_to_exitcode(ended[1])
+            if self._wanted and self._hub in self._ended:
+                self._wanted = False
+                self._driver.send(str(self._ended.pop(self._hub)).encode())
+
+    def _for_driver(self) -> bool:
+        data, descriptors, _, _ = socket.recv_fds(self._driver, 65536, 2)
+        if data == b"wait":
+            self._wanted = True
+        elif data:
+            self._hub = self._fork(descriptors, (1, 2), lambda: _serve(json.loads(data)))
+            self._driver.send(str(self._hub).encode())
+        return bool(data)
+
+    def _for_hub(self) -> None:
+        data, descriptors, _, _ = socket.recv_fds(self._hubs, 65536, 4)
+        self._fork(descriptors, (0, 1, 2, STATUS), lambda: _work(json.loads(data)))
+
+    def _fork(self, descriptors: list[int], places: tuple[int, ...], run: Callable[[], int]) -> int:
+        child = os.fork()
+        if child:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return child
+        self._driver.close()
+        self._hubs.close()
+        moved = [fcntl.fcntl(each, fcntl.F_DUPFD, 100) for each in descriptors]
+        for descriptor, place in zip(moved, places, strict=True):
+            os.dup2(descriptor, place)
+        for descriptor in (*moved, *(each for each in descriptors if each not in places)):
+            os.close(descriptor)
+        code = 1
+        try:
+            code = run()
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+
+def _serve(words: list[str]) -> int:
+    """Be ``polywire`` with these words."""
+    main = importlib.import_module("polywire.cli.main").main
+    return _until_exit(words, main)
+
+
+def _work(words: list[str]) -> int:
+    """Be a module that works for the hub, and report the exit code to it."""
+    os.write(STATUS, os.getpid().to_bytes(4, "big"))
+    code = _until_exit(words, lambda: sys.exit(importlib.import_module(words[0]).main()))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.write(STATUS, bytes([code]))
+    return code
+
+
+def _until_exit(words: list[str], run: Callable[[], object]) -> int:
+    try:
+        sys.argv = words
+        run()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException as error:  # noqa: BLE001 - as the interpreter does at its end
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    return 0
 
 
 def main() -> None:
+    """Be the nursery."""
     line = socket.socket(fileno=int(sys.argv[1]))
     _watch(Path(sys.argv[2]))
     for name in WARM:
         with contextlib.suppress(ModuleNotFoundError):
-            __import__(name)
+            importlib.import_module(name)
+    housekeeping = importlib.import_module("polywire.journal.housekeeping")
+    vars(housekeeping)["subprocess"] = SimpleNamespace(PIPE=subprocess.PIPE, Popen=_Apart)
+    vars(importlib.import_module("polywire.journal.compaction"))["_be_modest"] = lambda: None
     gc.collect()
     gc.freeze()
-    child = 0
-    for data, descriptors in _requests(line):
-        if data == b"wait":
-            line.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
-            continue
-        child = os.fork()
-        if child == 0:
-            for number, descriptor in enumerate(descriptors, 1):
-                os.dup2(descriptor, number)
-                os.close(descriptor)
-            line.close()
-            _serve(json.loads(data))
-        for descriptor in descriptors:
-            os.close(descriptor)
-        line.send(str(child).encode())
-
-
-def _serve(words: list[str]) -> None:
-    """Be ``polywire`` with these words."""
-    from polywire.cli.main import main as polywire  # noqa: PLC0415 - imported before, under the watch
-
-    code = 1
-    try:
-        sys.argv = words
-        polywire()
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
-    except BaseException as error:  # noqa: BLE001 - as the interpreter does at its end
-        sys.excepthook(type(error), error, error.__traceback__)
-    finally:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+    _Forks(line).run()
 
 
 if __name__ == "__main__":
