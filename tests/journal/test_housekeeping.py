@@ -166,6 +166,19 @@ def test_what_a_named_reader_needs_is_kept_until_it_has_read_it(log: Log) -> Non
     assert house.round().deleted == [name(10, "parquet"), name(20, "parquet")]
 
 
+def test_rows_that_later_ones_refer_to_are_kept_until_both_snapshots_know_those(log: Log) -> None:
+    for _ in range(4):
+        roll(log)
+    keeping = Housekeeping(log.path, KEEP_ONE, compact=False)
+    hold = keeping.hold(10)
+    assert keeping.round().deleted == [name(0, "arrow")]
+    hold.end = 45
+    roll(log)
+    assert keeping.round().deleted == []  # the older of the two snapshots is at 40
+    roll(log)
+    assert keeping.round().deleted == [name(first, "arrow") for first in (10, 20, 30, 40)]
+
+
 def test_a_reader_whose_file_is_damaged_keeps_everything(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(4):
         roll(log)

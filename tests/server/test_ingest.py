@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from faults.nursery import Nursery
 from polywire import journal
 from polywire.hub.client import Client
 from polywire.hub.counters import Counters
@@ -372,3 +373,26 @@ def test_a_queue_takes_no_more_of_a_part_than_it_has_room_for(tmp_path: Path) ->
         assert post(hub, jobs) == (200, '{"applied": true}\n')
         assert post(hub, jobs, part="1") == (503, "queue/q: queue-full\n")
         assert queued(hub, "q") == 6
+
+
+def test_a_part_that_is_delivered_while_the_journal_is_kept_small_reaches_sessions_whole(tmp_path: Path) -> None:
+    """Deliveries stand for messages that are far before them, and must not be deleted in between."""
+    small = ("journal.segment_size=16 KiB", "journal.keep_size=64 KiB", "limits.offline_messages=1000000")
+    session, count = KeptSession("me"), 30_000
+    with Nursery(tmp_path) as nursery:
+        hub = nursery.start(tmp_path / "journal", *small)
+        link = Link(hub.addresses["mqtt"], session)
+        link.subscribe("away/#", 1)
+        link.leave()
+        nursery.slow_down(0.05)  # housekeeping has time for snapshots while the part is delivered
+        assert post(hub, stream(*({"channel": "away/x", "body": b"%d" % number} for number in range(count))))[0] == 200
+        nursery.slow_down(0)
+        hub.stop(signal.SIGKILL)
+        hub = nursery.start(tmp_path / "journal", *small)
+        assert post(hub, stream({"channel": "away/x", "body": b"end"}), batch="1")[0] == 200
+        link = Link(hub.addresses["mqtt"], session)
+        while b"end" not in session.got[-1:]:
+            link.take()
+        link.close()
+        assert session.got == [*(b"%d" % number for number in range(count)), b"end"]
+        assert hub.stop() == 0

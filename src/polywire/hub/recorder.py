@@ -105,6 +105,10 @@ class Recorder:
         self._ready(0)
         return int(columns.first)
 
+    def next_offset(self) -> int:
+        """The offset of the next row."""
+        return int(self.columns.first + self.columns.rows)
+
     def together(self, together: bool) -> None:
         """From now on rows become safe all or none, until it is false again."""
         if together and self.columns.octets() > BATCH_OCTETS:

@@ -71,6 +71,14 @@ class Done:
     failures: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Hold:
+    """Rows from ``first`` on that later ones refer to, those up to ``end``; None as long as more may follow."""
+
+    first: int
+    end: int | None = None
+
+
 class Housekeeping:
     """The housekeeping of the journal in ``folder``. ``start`` it, tell it of each new segment, ``stop`` it.
 
@@ -98,6 +106,7 @@ class Housekeeping:
         self._damaged: set[str] = set()
         self._told = ""
         self._journal: Journal | None = None
+        self._holds: list[Hold] = []
 
     def start(self) -> None:
         """Begin, with a first round at once: the last hub may have been killed in the middle of one."""
@@ -113,6 +122,16 @@ class Housekeeping:
         """The rows before this offset will not change any more. From any thread; it never waits."""
         self._state_wanted = first_offset
         self._wake.set()
+
+    def hold(self, first: int, end: int | None = None) -> Hold:
+        """Delete nothing from this offset on until both snapshots that are kept are behind the hold's ``end``.
+
+        A delivery may stand for a message far before it. A snapshot gets the message's body from its row, which must
+        not be deleted before. From any thread; it never waits.
+        """
+        hold = Hold(first, end)
+        self._holds.append(hold)
+        return hold
 
     def need_snapshot(self, offset: int) -> None:
         """Write the hub's state just before this offset down, whether that is due or not."""
@@ -277,7 +296,7 @@ class Housekeeping:
             [replace(each, octets=each.octets + sizes.get(_index_name(each), 0)) for each in segments],
             self._limits,
             now=self._now(segments),
-            state_offset=state_offset(self._folder),
+            state_offset=self._needed_from(),
             readers=readers,
             other_octets=sum(size for name, size in sizes.items() if _is_beside(name)),
         )
@@ -300,6 +319,14 @@ class Housekeeping:
             self._told = held
             if held:
                 log.warning("the journal keeps more than its limits say: %s still needs it", held)
+
+    def _needed_from(self) -> int:
+        """From where on rows are needed, to start the hub or to write its state down the next time."""
+        offset = state_offset(self._folder)
+        for hold in list(self._holds):
+            if hold.end is not None and hold.end <= offset:
+                self._holds.remove(hold)
+        return min([offset, *(hold.first for hold in self._holds)])
 
     def _now(self, segments: list[Segment]) -> datetime:
         """The time that rows' ages are measured by."""

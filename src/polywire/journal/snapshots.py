@@ -102,6 +102,15 @@ class State:
             return self.base.batches()
         return _slices(self._batches())
 
+    def first_reference(self) -> int | None:
+        """The first message in the journal that a delivery since the base stands for; None where there is none."""
+        if self.offsets is None:
+            return None
+        middle = _place(self.offsets, self.base.offset)
+        columns = ["offset", "kind", "correlation"]
+        found = [pc.min(references(batch)) for batch in _rows_at(self.journal, self.offsets.slice(middle), columns)]
+        return min((each.as_py() for each in found if each.is_valid), default=None)
+
     def _batches(self) -> Iterator[Any]:
         middle = _place(self.offsets, self.base.offset)
         yield from _chosen(self.base.batches(), self.offsets.slice(0, middle))

@@ -43,6 +43,7 @@ from polywire.hub.outbox import Nowhere, Outbox
 from polywire.hub.queues import OVERHEAD as QUEUED_OVERHEAD
 from polywire.hub.recorder import Recorder
 from polywire.journal.columns import Columns
+from polywire.journal.housekeeping import Hold
 from polywire.journal.kinds import HTTP
 from polywire.protocols import PROTOCOLS
 from polywire.protocols.mqtt.stored import sessions_of
@@ -265,6 +266,7 @@ class Finishing:
     def __init__(self) -> None:
         self.task: asyncio.Task[None]
         self.stuck = asyncio.Event()
+        self.hold: Hold | None = None  # deliveries stand for the part's messages, which have to stay until then
 
     async def wait(self) -> None:
         """Until all of it is on disk. ``Refused`` where that takes long because the disk is full or fails."""
@@ -376,6 +378,8 @@ class Ingest:
         first = recorder.insert(columns) if recorder is not None and columns is not None else None
         queries(self._hub)[part.query] = Progress(part.place, user)
         finishing = Finishing()
+        if two_steps and first is not None and self._gate.journaling is not None:
+            finishing.hold = self._gate.journaling.hold(first)
         work = self._finish(part, user, client, decoded.messages, first, finishing, two_steps=two_steps)
         finishing.task = asyncio.get_running_loop().create_task(work)
         self._finishing[part.query] = finishing
@@ -439,6 +443,8 @@ class Ingest:
                 await self._until_safe(finishing)
         if two_steps and recorder is not None:
             note(recorder, part, user)
+            if finishing.hold is not None:
+                finishing.hold.end = recorder.next_offset()
         await self._until_safe(finishing)
 
     async def _until_safe(self, finishing: Finishing) -> None:

@@ -16,6 +16,7 @@ from polywire.journal.snapshots import State, state_of
 from polywire.server.config.schema import Journal
 from polywire.server.gate import Gate
 from polywire.server.journaling import Journaling
+from polywire.server.parts import undelivered_from
 from polywire.server.restoring import deliver_parts, publish_wills, restore
 
 SNAPSHOT_AFTER = 50_000
@@ -48,12 +49,16 @@ class JournalKeeper:
         self._housekeeping = Housekeeping(config.path, limits, compact=config.compact)
         journal.on_roll = self._housekeeping.segment_begun
         self._journaling = Journaling(hub, journal, loop, fsync=config.fsync, strict=config.on_failure == "refuse")
+        self._journaling.hold = self._housekeeping.hold
         wills: list[dict[str, Any]] = []
         counts = restore(hub, _rows(state), gate.limits, wills)
         gate.journaling = self._journaling
         words = "journal %s, %d rows; put back: %d retained messages, %d in queues, %d MQTT sessions"
         log.info(words, config.path, journal.next_offset, *counts)
+        referred = [first for first in (state.first_reference(), *undelivered_from(hub)) if first is not None]
         delivered = deliver_parts(hub, config.path)
+        if referred:
+            self._housekeeping.hold(min(referred), self._journaling.recorder.next_offset())
         if delivered:
             log.info("%d messages of parts that were published last are now stored for MQTT sessions", delivered)
         publish_wills(hub, wills, gate.rules)

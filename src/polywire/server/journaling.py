@@ -13,6 +13,7 @@ from typing import Protocol
 from polywire.hub.hub import Hub
 from polywire.hub.recorder import Recorder
 from polywire.journal.committer import Committer
+from polywire.journal.housekeeping import Hold
 from polywire.journal.log import Log
 
 GATHER_SECONDS = 0.05
@@ -53,6 +54,8 @@ class Journaling:
         self.commits = 0
         self.rows = 0
         self.recorder = Recorder(journal.next_offset, hub.clock, self._rows_came)
+        self.hold: Callable[[int], Hold] = Hold
+        """Keeps rows from an offset on in the journal, however small that is to be."""
         self._committer = Committer(journal, loop.call_soon_threadsafe, self._failed, self._recovered)
         hub.recorder = self.recorder
         hub.services.recorder = self.recorder

@@ -71,6 +71,11 @@ def restore_query(hub: Hub, row: dict[str, Any]) -> None:
     queries(hub)[row["client"].removeprefix(PREFIX)] = progress
 
 
+def undelivered_from(hub: Hub) -> list[int]:
+    """Where the messages begin of each part that is to be delivered again."""
+    return [progress.undelivered[0] for progress in queries(hub).values() if progress.undelivered is not None]
+
+
 def undelivered(hub: Hub) -> Iterable[tuple[Part, Progress]]:
     """The queries whose last part is to be delivered again."""
     for query, progress in queries(hub).items():
