@@ -37,6 +37,7 @@ class RemoteProtocolError(ProtocolError):
     octet or character where it went wrong. ``reply`` is the frame to answer with before closing, or None where the
     protocol has no words for it. ``frames`` are the frames that were whole before the violation, in the same call
     of ``feed``: they count, the rest does not. A decoder that has raised raises the same error on every later call.
+    ``oversize`` is the size of a message that is over the size limit, 0 where that is not what was wrong.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class RemoteProtocolError(ProtocolError):
         self.position = position
         self.reply = reply
         self.frames = list(frames)
+        self.oversize = 0
 
     def __str__(self) -> str:
         return f"{self.reason} at {self.position} ({self.rule})"

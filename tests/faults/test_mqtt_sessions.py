@@ -281,9 +281,9 @@ def test_what_mqtt_can_not_refuse_is_logged_and_counted_and_the_rest_is_refused(
             client.publish("secret", b"x")
             assert "'anna' from " in hub.wait_for_log("may not publish 'secret'")
             client.publish("$SYS/x", b"x")
-            hub.wait_for_log("to '$SYS/x' was refused: service-channel")
+            hub.wait_for_log("over mqtt: publish '$SYS/x' is refused: service-channel")
             assert client.subscribe("$SYS/#", 0) == 128
-            hub.wait_for_log("'$SYS/#' is refused: unsupported")
+            hub.wait_for_log("over mqtt: subscribe '$SYS/**' is refused: unsupported")
         hub.login = "anna:secret"
         assert hub.metric('polywire_dropped_total{protocol="mqtt",reason="forbidden"}') == 1
         wire = StreamWire(hub.addresses["mqtt"])

@@ -13,6 +13,10 @@ from typing import ParamSpec
 
 import pytest
 
+from polywire.protocols.fmqp import Publication, Subscription
+from polywire.protocols.fmqp import encode as encode_fmqp
+from polywire.protocols.fmqp.frames import CACHE, FEEDBACK, LAST_WILL
+from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import Connack, Connect, Decoder, Will, encode
 from tests.hub_process import LISTEN, HubProcess, running_hub
 from tests.interop.fmqp_speaker import Fmqp
@@ -197,3 +201,105 @@ def test_on_fmqp_the_sensor_is_who_its_certificate_or_the_listener_says(tmp_path
                 duty.publish(channel, b"not for sensors")
             assert hub.stop() == 0
             assert not sensor.heard_before_the_end()
+
+
+OPEN = """
+[[access]]
+actions = ["publish", "subscribe"]
+channels = ["open/**", "fmqp-speaker/**", "/near", "/far"]
+
+[[access]]
+protocol = "sabc"
+actions = ["call", "serve"]
+channels = ["near", "far"]
+"""
+EVERY = ["umq", "micromsg", "fmqp", "mqtt", "sabc", "mqtt-ws", "sabc-ws"]
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    """A hub for anonymous clients that may do little."""
+    config = tmp_path_factory.mktemp("strict") / "polywire.toml"
+    text = "[listen]\n" + "".join(f'{key} = "{address}"\n' for key, address in LISTEN.items())
+    config.write_text(text + OPEN, encoding="utf-8")
+    with running_hub(config=config) as hub:
+        yield hub
+
+
+def check_denied(hub: HubProcess, kind: str, action: str, channel: str) -> None:
+    """Somebody may not do this: there is a line about it, and it is counted."""
+    protocol = kind.partition("-")[0]
+    hub.wait_for_log(f"over {protocol} may not {action} {channel!r}")
+    assert hub.metric(f'polywire_denied_total{{action="{action}",protocol="{protocol}"}}') >= 1
+    assert hub.metric(f'polywire_dropped_total{{protocol="{protocol}",reason="forbidden"}}') >= 1
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize(
+    ("action", "channel"), [("publish", "secret/p"), ("subscribe", "secret/s"), ("subscribe", "queue/secret")]
+)
+@pytest.mark.rule("UMQ-163", "SABC-140", "MQTT-203", "MQTT-204", "MICROMSG-195", "FMQP-79")
+def test_what_is_denied_on_a_channel_is_logged_and_counted(
+    strict: HubProcess, kind: str, action: str, channel: str
+) -> None:
+    name = f"{channel}-{kind}"
+    with speak(kind, strict.addresses) as client:
+        outcome(client.subscribe, name) if action == "subscribe" else outcome(client.publish, name, b"x")
+        check_denied(strict, kind, action, name)
+
+
+@pytest.mark.parametrize("kind", ["umq", "sabc", "sabc-ws"])
+@pytest.mark.parametrize("action", ["call", "serve"])
+@pytest.mark.rule("UMQ-163", "SABC-140")
+def test_what_is_denied_on_a_service_is_logged_and_counted(strict: HubProcess, kind: str, action: str) -> None:
+    name = f"secret-{kind}"
+    with speak(kind, strict.addresses) as client:
+        told = outcome(client.call, name, "Find", b"") if action == "call" else outcome(client.serve, name)
+        assert told == FORBIDDEN[kind]
+        check_denied(strict, kind, action, name)
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "mqtt-ws"])
+@pytest.mark.rule("MQTTRPC-112")
+def test_a_denied_call_over_mqtt_is_logged_and_counted(strict: HubProcess, kind: str) -> None:
+    with speak("sabc", strict.addresses) as service, speak(kind, strict.addresses) as client:
+        service.serve("near")
+        assert outcome(client.call, "near", "Find", b"") == "401"
+        check_denied(strict, kind, "call", "near")
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "mqtt-ws"])
+@pytest.mark.rule("MQTTRPC-112")
+def test_a_denied_answer_over_mqtt_is_logged_and_counted(strict: HubProcess, kind: str) -> None:
+    with speak(kind, strict.addresses) as service, speak("sabc", strict.addresses) as client:
+        service.serve("far")
+        client.begin_call("far", "Find", b"")
+        service.answer(lambda *_: b"here")
+        check_denied(strict, kind, "serve", "far")
+
+
+@pytest.mark.parametrize(
+    ("frame", "action", "channel"),
+    [
+        (Subscription("secret/watched", FEEDBACK), "subscribe", "secret/watched"),
+        (Publication("secret/will", b"x", LAST_WILL), "publish", "secret/will"),
+        (Publication("secret/cache", b"", CACHE), "publish", "secret/cache"),
+        (Publication("$/signals/stop", b"x"), "signal", "$/signals/stop"),
+    ],
+    ids=["watch", "will", "clear", "signal"],
+)
+@pytest.mark.rule("FMQP-79")
+def test_what_else_is_denied_over_fmqp_is_logged_and_counted(
+    strict: HubProcess, frame: Frame, action: str, channel: str
+) -> None:
+    with speak("fmqp", strict.addresses) as client:
+        client.wire.send(encode_fmqp(frame))
+        check_denied(strict, "fmqp", action, channel)
+
+
+def test_a_client_that_asks_again_and_again_is_logged_once_in_a_while(strict: HubProcess) -> None:
+    with speak("sabc", strict.addresses) as client:
+        for _ in range(20):
+            assert outcome(client.subscribe, "secret/again") == "403"
+        strict.wait_for_log("may not subscribe 'secret/again'")
+    assert sum("'secret/again'" in line for line in strict.errors) <= 2

@@ -22,12 +22,18 @@ class Counters:
         self.messages_out: i64 = 0
         self.octets_in: i64 = 0
         self.octets_out: i64 = 0
+        self.oversized: i64 = 0
         self.dropped: Final[dict[str, int]] = {}
+        self.denied: Final[dict[str, int]] = {}
         self.faults: Final[dict[str, int]] = {}
 
     def drop(self, reason: str, count: int = 1) -> None:
         """``count`` messages went nowhere."""
         self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    def deny(self, action: str) -> None:
+        """The access rules did not allow this action."""
+        self.denied[action] = self.denied.get(action, 0) + 1
 
     def fault(self, reason: str) -> None:
         """Something broke a rule."""

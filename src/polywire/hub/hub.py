@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final, cast, final
 
-from polywire.hub.access import PUBLISH, Grants
+from polywire.hub.access import PUBLISH, SIGNAL, Grants
 from polywire.hub.channels import MAX_LEVELS, REST, is_literal, to_stars
 from polywire.hub.client import Client
 from polywire.hub.counters import Counters
@@ -108,7 +108,8 @@ class Hub:
         self.on_signal: Callable[[str], None] | None = None
         self.on_warning: Callable[[str, str], None] | None = None
         self.on_service_topic: Callable[[Message, Client], None] | None = None
-        self.on_denied: Callable[[Client, str, str], None] | None = None
+        self.on_refused: Callable[[Client, str, str, str], None] | None = None
+        self.on_oversized: Callable[[Client, int, int, bool], None] | None = None
         self.recorder: Recorder | None = None  # the journal's, as the next two
         self.when_safe: WhenSafe | None = None
         self.strict = False  # while the journal can't be written, nothing is taken, acknowledged or not
@@ -202,7 +203,7 @@ class Hub:
         """A client has published to a service channel: do what it asks for, if it may."""
         refused = self.signal_refusal(channel, client)
         if refused is not None:
-            client.counters.drop(refused)
+            self.refuse(client, SIGNAL if refused == FORBIDDEN else PUBLISH, channel, refused)
         elif self.on_signal is not None:
             self.on_signal(channel.rpartition("/")[2])
 
@@ -214,10 +215,14 @@ class Hub:
 
     def clear(self, message: Message, client: Client) -> None:
         """Take a message without a body that is forwarded to nobody: one to be retained clears its channel."""
-        if message.retain and client.grants.may_publish(message.channel):
+        if not message.retain:
+            return
+        if client.grants.may_publish(message.channel):
             self.retained.keep(message)
             if self.recorder is not None:
                 self.recorder.cleared(to_stars(message.channel), client)
+        else:
+            self.refuse(client, PUBLISH, message.channel, FORBIDDEN, message.body)
 
     def publish(
         self,
@@ -244,29 +249,31 @@ class Hub:
             self.deliver(message, client)
             client.counters.messages_in += 1
         else:
-            self.refuse(client, message.channel, refused, message.body)
+            self.refuse(client, PUBLISH, message.channel, refused, message.body)
         return refused
 
-    def refuse(self, client: Client, channel: str, reason: str, body: bytes) -> None:
-        """A client's message is not taken: count, record and log it, since not every protocol can tell the client."""
-        client.counters.drop(reason)
-        if self.recorder is not None:
-            self.recorder.discarded(client, channel, reason, "", body, len(body))
-        if reason == FORBIDDEN:
-            self.denied(client, PUBLISH, channel)
-            return
-        who = f"user {client.identity.name[:SHOWN]!r}" if client.identity.name else "the anonymous user"
-        name = (client.name or client.address)[:SHOWN]
-        where = to_stars(channel)[:SHOWN]
-        self.warn(
-            f"refused {reason}",
-            f"a message of {client.counters.protocol} client {name!r} of {who} to {where!r} was refused: {reason}",
-        )
+    def refuse(self, client: Client, action: str, channel: str, reason: str, body: bytes | None = None) -> None:
+        """A client may not do something, or can't: count and log it, since not every protocol can tell the client.
 
-    def denied(self, client: Client, action: str, channel: str) -> None:
-        """Report that the rules don't let a client do something; ``action`` is one of ``ACTIONS``."""
-        if self.on_denied is not None:
-            self.on_denied(client, action, channel)
+        ``action`` is one of ``ACTIONS``, ``channel`` what it was about, a service perhaps. ``reason`` is ``FORBIDDEN``
+        where the access rules don't allow it. ``body`` is that of a message, which the journal gets.
+        """
+        client.counters.drop(reason)
+        if reason == FORBIDDEN:
+            client.counters.deny(action)
+        if body is not None and self.recorder is not None:
+            self.recorder.discarded(client, channel, reason, "", body, len(body))
+        if self.on_refused is not None:
+            self.on_refused(client, action, to_stars(channel), reason)
+
+    def oversized(self, client: Client, size: int, limit: int, *, cut: bool = False) -> None:
+        """A client's message is larger than ``limit``, and was refused or ``cut``: count and log it.
+
+        ``size`` is 0 where it is not known how large the message is.
+        """
+        client.counters.oversized += 1
+        if self.on_oversized is not None:
+            self.on_oversized(client, size, limit, cut)
 
     def refusal(self, message: Message, client: Client, *, acknowledged: bool) -> str | None:
         """Why a message can't be taken, or None where it can."""

@@ -292,9 +292,16 @@ class Endpoint:
             transport.close()
             self._hanging_up = self._gate.loop.call_later(CLOSE_TIME, transport.abort)
 
-    def too_big(self) -> None:
-        """Let the session report a message that is too big to be read, before the transport closes."""
+    def too_big(self, size: int = 0) -> None:
+        """Let the session report a message that is too big to be read, before the transport closes.
+
+        ``size`` is how large it is, 0 where that is not known.
+        """
         session: object = self._session
+        if not self._closing and self.client is not None:
+            limits = self._gate.limits
+            limit = limits.message_size if self.is_established else limits.message_size_before_auth
+            self._gate.hub.oversized(self.client, size, limit)
         if not self._closing and isinstance(session, SaysTooBig):
             self._guarded(session.too_big)
 

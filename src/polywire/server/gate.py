@@ -22,7 +22,7 @@ from polywire.server.admission import Admission
 from polywire.server.config import Config
 from polywire.server.config.checks import queue_policies
 from polywire.server.origins import refusal
-from polywire.server.seldom import Denials, Seldom, SeldomEach
+from polywire.server.seldom import Refusals, Seldom, SeldomEach
 
 if TYPE_CHECKING:
     from polywire.server.endpoint import Endpoint
@@ -63,7 +63,9 @@ class Gate:
         self._full = Seldom(log, loop.time)
         self._unfinished = Seldom(log, loop.time)
         self._failed = SeldomEach(log, loop.time)
-        hub.on_denied = Denials(log, loop.time).denied
+        refusals = Refusals(log, loop.time)
+        hub.on_refused = refusals.refused
+        hub.on_oversized = refusals.oversized
         self.apply(Config(), Admission(None, AccessRules(), {}))
 
     def apply(self, config: Config, admission: Admission) -> None:

@@ -132,6 +132,12 @@ class HubCollector(Collector):
         messages = CounterMetricFamily("polywire_messages", "Messages.", labels=["protocol", "direction"])
         octets = CounterMetricFamily("polywire_octets", "Octets read and written.", labels=["protocol", "direction"])
         drops = CounterMetricFamily("polywire_dropped", "Messages dropped, by reason.", labels=["protocol", "reason"])
+        denied = CounterMetricFamily(
+            "polywire_denied", "What the access rules did not allow, by action.", labels=["protocol", "action"]
+        )
+        oversized = CounterMetricFamily(
+            "polywire_oversized", "Messages over limits.message_size, refused or cut.", labels=["protocol"]
+        )
         faults = CounterMetricFamily("polywire_faults", "Rules broken by peers.", labels=["protocol", "reason"])
         for counters in hub.counters:
             protocol = counters.protocol
@@ -143,9 +149,12 @@ class HubCollector(Collector):
             octets.add_metric([protocol, "out"], int(counters.octets_out))
             for reason, count in counters.dropped.items():
                 drops.add_metric([protocol, reason], count)
+            oversized.add_metric([protocol], int(counters.oversized))
+            for action, count in counters.denied.items():
+                denied.add_metric([protocol, action], count)
             for reason, count in counters.faults.items():
                 faults.add_metric([protocol, reason], count)
-        yield from (connected, connections, messages, octets, drops, faults)
+        yield from (connected, connections, messages, octets, drops, denied, oversized, faults)
         yield CounterMetricFamily("polywire_connections_refused", "Turned away at the door.", self._gate.refused)
         words = "Bytes of messages of which only a part has arrived."
         yield GaugeMetricFamily("polywire_unfinished_bytes", words, self._gate.unfinished)

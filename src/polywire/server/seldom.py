@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from polywire.hub.client import Client
+from polywire.hub.hub import FORBIDDEN
 
 SECONDS = 5.0
 """How far apart two lines of the same kind are."""
@@ -14,6 +15,9 @@ MOST_KEYS: Final = 1000
 
 SHOWN: Final = 100
 """How much of a name that a client has chosen goes to the log."""
+
+
+TOO_LARGE: Final = "too-large"
 
 
 class Seldom:
@@ -66,29 +70,48 @@ class SeldomEach:
         found.warn(words, *arguments, **fields)
 
 
-class Denials:
-    """What clients were refused because they may not do it: a line for each client every few seconds."""
+class Refusals:
+    """What clients were refused: a line for each client, action and reason every few seconds."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
         self._each = SeldomEach(log, clock)
 
-    def denied(self, client: Client, action: str, channel: str) -> None:
+    def refused(self, client: Client, action: str, channel: str, reason: str) -> None:
         """A client may not do this: ``action`` is one of those of ``[[access]]``, ``channel`` may be a service."""
-        user, protocol, shown = client.identity.name, client.counters.protocol, channel[:SHOWN]
-        name = client.name[:SHOWN]
+        denied = reason == FORBIDDEN
+        self._warn(
+            client,
+            reason,
+            "%s from %s over %s may not %s %r" if denied else "%s from %s over %s: %s %r is refused: %s",
+            *((action, channel[:SHOWN]) if denied else (action, channel[:SHOWN], reason)),
+            action=action,
+            channel=channel[:SHOWN],
+        )
+
+    def oversized(self, client: Client, size: int, limit: int, cut: bool) -> None:
+        """A client's message is larger than the limit; ``size`` is 0 where it is not known."""
+        self._warn(
+            client,
+            TOO_LARGE,
+            "%s from %s over %s: a message of %s bytes is over the size limit of %d, and %s",
+            size or f"more than {limit}",
+            limit,
+            "was cut" if cut else "was refused",
+        )
+
+    def _warn(self, client: Client, reason: str, words: str, *arguments: object, **fields: object) -> None:
+        user, protocol, name = client.identity.name, client.counters.protocol, client.name[:SHOWN]
         self._each.warn(
-            client.number,
-            "%s from %s over %s may not %s %r",
+            (client.number, fields.get("action"), reason),
+            words,
             repr(user or name) if user or name else "a client",
             client.address,
             protocol,
-            action,
-            shown,
+            *arguments,
             client=name,
             user=user,
             address=client.address,
             protocol=protocol,
-            action=action,
-            channel=shown,
-            reason="forbidden",
+            reason=reason,
+            **fields,
         )

@@ -337,14 +337,17 @@ def test_publications_under_dollar_are_discarded_counted_and_acknowledged(broker
 
 @pytest.mark.rule("MQTT-202")
 def test_filters_that_never_get_anything_are_refused_and_logged(broker: Broker) -> None:
-    warnings: list[str] = []
-    broker.hub.on_warning = lambda _kind, text: warnings.append(text)
+    refused: list[tuple[str, str, str, str]] = []
+    broker.hub.on_refused = lambda client, *what: refused.append((client.name, *what))
     client = broker.client("me")
     filters = ("$SYS/#", "$share/workers/a", "$SYS", "$/info/clients", "$/#", "$", "a")
     frame = Subscribe(1, tuple((each, 1) for each in filters))
     assert client.ask(frame)[0] == Suback(1, (128, 128, 128, 1, 1, 1, 1))
     assert broker.dropped == {"unsupported": 3}
-    assert warnings[1] == "MQTT client 'me', user '': '$share/workers/a' is refused: unsupported"
+    assert refused[:2] == [
+        ("me", "subscribe", "$SYS/**", "unsupported"),
+        ("me", "subscribe", "$share/workers/a", "unsupported"),
+    ]
 
 
 @pytest.mark.rule("MQTT-203")
@@ -353,18 +356,12 @@ def test_filters_that_never_get_anything_are_refused_and_logged(broker: Broker) 
 )
 def test_a_refused_publication_is_logged_and_recorded_with_who_and_where(topic: str, reason: str) -> None:
     broker = Broker(rules=ONLY_OPEN, passwords={"anna": "secret"})
-    warnings: list[tuple[str, str]] = []
-    broker.hub.on_warning = lambda kind, text: warnings.append((kind, text))
-    denied: list[tuple[str, str, str]] = []
-    broker.hub.on_denied = lambda client, action, channel: denied.append((client.name, action, channel))
+    refused: list[tuple[str, str, str, str]] = []
+    broker.hub.on_refused = lambda client, *what: refused.append((client.name, *what))
     broker.hub.recorder = Recorder(0, broker.hub.clock, lambda: None)
     client = broker.client("me", user="anna")
     assert client.ask(Publish(topic, b"x", 1, packet_id=4)) == [Puback(4)]
-    words = f"a message of mqtt client 'me' of user 'anna' to {topic[:64]!r} was refused: {reason}"
-    if reason == "forbidden":
-        assert denied == [("me", "publish", topic)]
-    else:
-        assert warnings == [(f"refused {reason}", words)]
+    assert refused == [("me", "publish", topic, reason)]
     assert broker.dropped == {reason: 1}
     (columns,) = broker.hub.recorder.take()
     assert int(columns.rows) == 2  # connect, discard

@@ -124,7 +124,9 @@ def test_a_service_that_is_not_there_or_does_not_answer(site: Site) -> None:
     assert peer.hears() == ["E1:8 Temporarily unavailable: 504 timeout: no reply from 'lamp' within 3 s"]
     assert service.cancelled == ["timeout", "timeout"]
     site.hub.services.draining = True
-    assert peer.say('C1:["call","lamp","on",""]') == ["E1:10 Shutting down"]
+    assert peer.say('C1:["call","lamp","on",""]') == [
+        "E1:10 Shutting down: 503 draining (retry after 1000 ms): the hub is shutting down"
+    ]
 
 
 def test_a_caller_that_goes_away_cancels_its_calls(site: Site) -> None:

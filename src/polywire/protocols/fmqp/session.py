@@ -9,7 +9,8 @@ from typing import Final, cast, final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from polywire.hub.access import Identity
+from polywire.hub.access import PUBLISH, SIGNAL, Identity
+from polywire.hub.access import SUBSCRIBE as ACCESS_SUBSCRIBE
 from polywire.hub.channels import ANY, from_stars, to_stars
 from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
@@ -39,6 +40,7 @@ from polywire.protocols.frame import Discarded, Frame, Run
 
 PROTOCOL: Final = "fmqp"
 LIMIT: Final = "limit"
+TOO_LARGE: Final = "FMQP-52"
 EMPTY: Final = "empty"
 SLOW_READER: Final = "slow-reader"
 UNENCODABLE: Final = "unencodable"
@@ -131,6 +133,7 @@ class FmqpSession:
         self._client: Final = client
         self._peer: Final = peer
         self._decoder: Final = Decoder(max_body=limits.message_size)
+        self._message_size: Final = limits.message_size
         self._max_subscriptions: Final = limits.subscriptions
         self._max_wills: Final = limits.wills
         self._max_wills_size: Final = limits.wills_size
@@ -250,6 +253,8 @@ class FmqpSession:
             if frame.raw[0] & SUBSCRIPTION == 0:
                 self._client.counters.received += 1
             self._hub.fault(self._client, frame.rule, frame.reason, frame.raw, frame.size)
+            if frame.rule == TOO_LARGE:
+                self._hub.oversized(self._client, frame.size, self._message_size)
 
     def _publish(self, frame: Publication) -> None:
         client = self._client
@@ -283,7 +288,8 @@ class FmqpSession:
         else:
             refused = None if client.grants.may_publish(message.channel) else FORBIDDEN
         if refused is not None:
-            client.counters.drop(refused)
+            signal = service and refused == FORBIDDEN
+            self._hub.refuse(client, SIGNAL if signal else PUBLISH, message.channel, refused, message.body)
             return
         if not message.body and not message.retain and not service:
             return  # FMQP-09: publishing it would do nothing
@@ -305,9 +311,9 @@ class FmqpSession:
         held: i64 = len(client.subscriptions) + len(client.watchers) + len(client.consumers)
         known = frame.topic in client.subscriptions or frame.topic in client.watchers
         if not client.grants.may_subscribe(pattern):
-            client.counters.drop(FORBIDDEN)
+            self._hub.refuse(client, ACCESS_SUBSCRIBE, pattern, FORBIDDEN)
         elif held >= self._max_subscriptions and not known:
-            client.counters.drop(LIMIT)
+            self._hub.refuse(client, ACCESS_SUBSCRIBE, pattern, LIMIT)
         elif frame.feedback:
             self._watch(frame.topic, pattern)
         elif frame.topic.startswith(QUEUE_PREFIX) and ANY not in pattern:
@@ -326,7 +332,7 @@ class FmqpSession:
 
     def _consume(self, topic: str) -> None:
         if not self._hub.takes_queue(topic):
-            self._client.counters.drop(TOO_MANY_QUEUES)
+            self._hub.refuse(self._client, ACCESS_SUBSCRIBE, topic, TOO_MANY_QUEUES)
         elif topic not in self._consumers:
             consumer = FmqpConsumer(self._hub.queue(topic[len(QUEUE_PREFIX) :]), self._client)
             self._consumers[topic] = consumer

@@ -378,7 +378,10 @@ class Decoder:
         self, frames: list[Frame], pos: i64, what: str, rule: str, octets: i64, limit: i64
     ) -> RemoteProtocolError:
         reason = f"{what} of {octets} octets, allowed are {limit}"
-        return self._failed(frames, pos, rule, reason, TOO_LARGE, (("limit", str(limit)),))
+        error = self._failed(frames, pos, rule, reason, TOO_LARGE, (("limit", str(limit)),))
+        if rule == "MICROMSG-151":
+            error.oversize = int(octets)
+        return error
 
     def _bad_frame(self, frames: list[Frame], pos: i64, rule: str, reason: str) -> RemoteProtocolError:
         return self._failed(frames, pos, rule, reason, BAD_FRAME)

@@ -171,6 +171,8 @@ class MicromsgSession:
             return
         self._acknowledge()
         if failure is not None:
+            if failure.oversize and self._state is not State.CLOSED:
+                self._hub.oversized(self._client, failure.oversize, self._limits.message_size)
             self._end(cast("Error", failure.reply), failure.rule)
 
     def _frame(self, frame: Frame) -> None:
@@ -377,8 +379,7 @@ class MicromsgSession:
         if ends_connection(error.name):
             self._end(error, "MICROMSG-174")
         elif error.name == errors.FORBIDDEN:
-            self._client.counters.drop(FORBIDDEN)
-            self._refuse(error)
+            self._refuse(error)  # counted by the hub
         else:
             self._client.counters.fault(FAULTS[error.name])
             self._refuse(error)

@@ -3,8 +3,10 @@
 from collections import deque
 from typing import Final, final
 
+from polywire.hub.access import SUBSCRIBE
 from polywire.hub.client import Client
-from polywire.hub.hub import COSTLY_PATTERN, NO_QUEUE, QUEUE_PREFIX, Hub, is_queue
+from polywire.hub.hub import COSTLY_PATTERN, NO_QUEUE, QUEUE_PREFIX, TOO_MANY_QUEUES, Hub, is_queue
+from polywire.hub.hub import FORBIDDEN as NOT_ALLOWED
 from polywire.protocols.micromsg import commands, places
 from polywire.protocols.micromsg.errors import BAD_FILTER, FORBIDDEN
 from polywire.protocols.micromsg.filters import Filter
@@ -12,6 +14,7 @@ from polywire.protocols.micromsg.frames import Error
 from polywire.protocols.micromsg.outgoing import Outgoing
 from polywire.protocols.micromsg.receivers import MicromsgConsumer, MicromsgSubscription, Seen
 
+LIMIT: Final = "limit"
 FILTER_OCTETS: Final = 256 * 1024
 """How many octets the filters of one connection may have, all together."""
 
@@ -39,12 +42,15 @@ class Receivers:
             return channel
         client = self._client
         if not client.grants.may_subscribe(channel, dollar=False):
+            self._hub.refuse(client, SUBSCRIBE, channel, NOT_ALLOWED)
             return commands.forbidden(destination)
         known = channel in client.subscriptions or channel in self._consumers
         if not known and len(client.subscriptions) + len(self._consumers) >= self._limit:
+            self._hub.refuse(client, SUBSCRIBE, channel, LIMIT)
             reason = f"{self._limit} subscriptions are allowed"
             return Error(FORBIDDEN, (("destination", destination), ("limit", str(self._limit)), ("reason", reason)))
         if is_queue(channel) and not self._hub.takes_queue(channel):
+            self._hub.refuse(client, SUBSCRIBE, channel, TOO_MANY_QUEUES)
             return Error(FORBIDDEN, (("destination", destination), ("reason", NO_QUEUE)))
         octets = len(text) if text and condition.clauses else 0
         if self._filter_octets - self._filters.get(channel, 0) + octets > FILTER_OCTETS:

@@ -303,7 +303,10 @@ class Decoder:
     def _too_large(self, kind: i64, size: i64, pos: i64) -> RemoteProtocolError:
         rule = "MQTT-179" if self._limit == self._max_packet else "MQTT-180"
         reason = f"{NAMES[kind]}: the packet has {size} octets, more than the {self._limit} allowed"
-        return RemoteProtocolError(reason, rule=rule, position=int(pos + 1))
+        error = RemoteProtocolError(reason, rule=rule, position=int(pos + 1))
+        if kind == PUBLISH:
+            error.oversize = int(size)
+        return error
 
     def _fail(self, error: RemoteProtocolError, frames: Sequence[object]) -> None:
         """Put an error's place in the stream and the frames before it into it, and remember it."""

@@ -11,6 +11,7 @@ from typing import Final, cast, final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
+from polywire.hub.access import PUBLISH
 from polywire.hub.client import Client
 from polywire.hub.hub import DRAINING, QUEUE_FULL, QUEUES_FULL, SERVICE_CHANNEL, TOO_MANY_QUEUES, UNAVAILABLE, Hub
 from polywire.hub.message import Message
@@ -114,6 +115,7 @@ class Incoming:
             return
         if i64(len(frame.payload)) > self._max_payload:
             client.counters.fault(TOO_LARGE)
+            self._hub.oversized(client, len(frame.payload), int(self._max_payload))
             self._close()
             return
         accepted = True
@@ -177,7 +179,7 @@ class Incoming:
     def _pass_on(self, frame: Publish) -> bool:
         """Give a publication to the hub. False where it can't be taken now."""
         if frame.topic.startswith(RESERVED):
-            self._hub.refuse(self._client, frame.topic, SERVICE_CHANNEL, frame.payload)
+            self._hub.refuse(self._client, PUBLISH, frame.topic, SERVICE_CHANNEL, frame.payload)
             return True
         message = self.message(frame.topic, frame.payload, frame.qos, frame.retain)
         refused = self._hub.publish(message, self._client, acknowledged=frame.qos > 0, must_retain=False)

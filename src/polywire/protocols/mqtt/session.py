@@ -9,7 +9,7 @@ from typing import Final, cast, final
 
 from mypy_extensions import i64
 
-from polywire.hub.access import Identity
+from polywire.hub.access import PUBLISH, Identity
 from polywire.hub.client import Client
 from polywire.hub.hub import DRAINING, SERVICE_CHANNEL, Hub
 from polywire.hub.outbox import Timer
@@ -252,7 +252,7 @@ class MqttSession:
         if will is not None:
             client.counters.received += 1
             if will.topic.startswith(RESERVED):
-                hub.refuse(client, will.topic, SERVICE_CHANNEL, will.payload)
+                hub.refuse(client, PUBLISH, will.topic, SERVICE_CHANNEL, will.payload)
             else:
                 message = incoming.message(will.topic, will.payload, will.qos, will.retain)
                 hub.leave_will(client, message, message.size())
@@ -302,6 +302,8 @@ class MqttSession:
         """MQTT-165: a violation ends the connection."""
         self._hub.fault(self._client, error.rule, error.reason, self._last)
         self._client.reason = error.rule
+        if error.oversize:
+            self._hub.oversized(self._client, error.oversize, self._limits.message_size)
         reply = error.reply
         if isinstance(reply, Frame):
             self._client.outbox.put(encode(reply))

@@ -2,13 +2,13 @@
 
 from typing import Final, final
 
+from polywire.hub.access import SUBSCRIBE
 from polywire.hub.channels import from_mqtt
 from polywire.hub.client import Client
 from polywire.hub.hub import (
     DRAINING,
     FORBIDDEN,
     QUEUE_PREFIX,
-    SHOWN,
     TOO_DEEP,
     TOO_MANY_QUEUES,
     UNAVAILABLE,
@@ -47,7 +47,7 @@ class Subscriptions:
         for topic_filter, qos in list(self._filters.items()):
             pattern = from_mqtt(topic_filter)
             if not client.grants.may_subscribe(pattern, dollar=False):
-                client.counters.drop(FORBIDDEN)
+                self._hub.refuse(client, SUBSCRIBE, pattern, FORBIDDEN)
                 del self._filters[topic_filter]
                 if self._ledger is not None:
                     self._ledger.unwished(topic_filter)
@@ -71,9 +71,7 @@ class Subscriptions:
             pattern = from_mqtt(topic_filter)
             problem = DRAINING if draining else self._problem(topic_filter, pattern)
             if problem:
-                client.counters.drop(problem)
-                who = f"MQTT client {client.name[:SHOWN]!r}, user {client.identity.name[:SHOWN]!r}"
-                self._hub.warn(f"refused filter {problem}", f"{who}: {topic_filter[:SHOWN]!r} is refused: {problem}")
+                self._hub.refuse(client, SUBSCRIBE, pattern, problem)
                 codes.append(FAILURE)
                 continue
             if is_queue(pattern):

@@ -153,7 +153,9 @@ class Decoder:
         found = walk(message, self._max_fields)
         if len(message) > self._max_message:
             reason = f"the message has {len(message)} octets, more than the {self._max_message} allowed"
-            raise _refused(found, "MQTTRPC-87", reason, self._max_message, TOO_LARGE)
+            error = _refused(found, "MQTTRPC-87", reason, self._max_message, TOO_LARGE)
+            error.oversize = len(message)
+            raise error
         if found.rule:
             raise _refused(found, found.rule, found.reason, found.position)
         if found.request_at >= 0 and found.response_at >= 0:

@@ -5,6 +5,7 @@ The hub stands in for the provider: it makes a call of the Request and publishes
 
 from typing import Final, final
 
+from polywire.hub.access import CALL
 from polywire.hub.client import Client
 from polywire.hub.hub import FORBIDDEN, Hub
 from polywire.hub.message import Message
@@ -80,7 +81,7 @@ class TopicRequests:
         """MQTTRPC-48: a Request was heard on the topic of a service that is offered here."""
         number = request.correlation_id
         if not client.grants.may_call(service):
-            client.counters.drop(FORBIDDEN)
+            self._hub.refuse(client, CALL, service, FORBIDDEN)
             anonymous = client.identity.how == "anonymous"
             self._refuse(topic, number, errors.UNAUTHORIZED if anonymous else errors.FORBIDDEN)
             return

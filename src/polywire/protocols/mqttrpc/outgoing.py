@@ -5,6 +5,7 @@ To the hub's services the subscribers of a service's topic are one provider.
 
 from typing import Final, final
 
+from polywire.hub.access import SERVE
 from polywire.hub.channels import ANY, is_literal
 from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
@@ -84,7 +85,7 @@ class TopicProvider(Provider):
             self._unheard_of(service, response.correlation_id)
             return
         if not client.grants.may_serve(service):
-            client.counters.drop(FORBIDDEN)
+            self._hub.refuse(client, SERVE, service, FORBIDDEN)
             return
         now = self._hub.clock()
         step = self._calls.receive(response, self._hub.monotonic() / 1e9)

@@ -26,6 +26,7 @@ class RpcBridge:
     """The hub's part in RPC over MQTT. Making one connects it to the hub."""
 
     def __init__(self, hub: Hub, limits: Limits) -> None:
+        self._hub: Final = hub
         self._publisher: Final = TopicPublisher(hub)
         self._outgoing: Final = TopicProvider(hub, self._publisher)
         self._incoming: Final = TopicRequests(hub, self._publisher, limits)
@@ -52,6 +53,8 @@ class RpcBridge:
             frame = self._decoder.feed(message.body)[0]
         except RemoteProtocolError as error:
             self._publisher.client.counters.fault(error.rule)
+            if error.oversize:
+                self._hub.oversized(client, error.oversize, self._incoming.limits.message_size)
             reply = error.reply
             if offered and isinstance(reply, Response) and client.grants.may_call(service):
                 data = reply.error_data

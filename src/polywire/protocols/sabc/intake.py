@@ -88,6 +88,7 @@ class Intake:
         if max_head < LEAST_HEAD:
             raise ValueError(f"max_head is {max_head}, it must be at least {LEAST_HEAD}")
         self.max_message: i64 = max_message
+        self.cuts: i64 = 0
         self.max_head: i64 = max_head
         self.max_headers: i64 = max_headers
         self.unfinished: Final = Unfinished(max_message, max_unfinished, max_dropped)
@@ -217,6 +218,7 @@ class Intake:
 
     def cut(self, head: Head, body: bytes) -> Message:
         """The last frame of a message that has reached the size limit (SABC-103)."""
+        self.cuts += 1
         head.headers = (*without(head.headers, TRUNCATED), (TRUNCATED, YES))
         return head.message(body, False)
 

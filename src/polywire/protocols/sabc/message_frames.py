@@ -57,6 +57,10 @@ class MessageDecoder:
         """From the next frame on these limits hold: those before a login are narrower than those behind it."""
         self._intake.allow(max_message, max_head)
 
+    def cuts(self) -> int:
+        """How many messages were cut at the size limit."""
+        return int(self._intake.cuts)
+
     def given_up(self) -> str:
         """The key of the message the next ``Discarded`` of SABC-131 is about, of those the last ``feed`` returned."""
         return self._intake.given_up.pop(0)

@@ -108,7 +108,7 @@ class Requests:
         is_queue = destination.startswith(QUEUE_PREFIX)
         known = destination in client.subscriptions or (is_queue and destination[len(QUEUE_PREFIX) :] in self._queues)
         if not client.grants.may_subscribe(pattern, dollar=False):
-            self._answers.refuse(whole, errors.FORBIDDEN, "you may not subscribe to that", FORBIDDEN)
+            self._deny(whole, SUBSCRIBE, pattern, "you may not subscribe to that")
         elif is_queue and ANY in pattern:
             self._answers.refuse(whole, errors.MALFORMED, "a queue is named in full, without '*'", BAD_NAME)
         elif not known and not self._another():
@@ -141,7 +141,7 @@ class Requests:
     def _call(self, service: str, asked: Operation, whole: Whole) -> None:
         client = self._client
         if not client.grants.may_call(service):
-            self._answers.refuse(whole, errors.FORBIDDEN, "you may not call that service", FORBIDDEN)
+            self._deny(whole, CALL, service, "you may not call that service")
         elif len(self._caller) >= self._limits.in_flight:
             self._answers.refuse(
                 whole, errors.LIMIT, f"{self._limits.in_flight} of your calls are under way already", LIMIT
@@ -155,12 +155,17 @@ class Requests:
 
     def _serve(self, service: str, whole: Whole) -> None:
         if not self._client.grants.may_serve(service):
-            self._answers.refuse(whole, errors.FORBIDDEN, "you may not offer that service", FORBIDDEN)
+            self._deny(whole, SERVE, service, "you may not offer that service")
         elif service not in self._provider.offered and not self._another():
             self._too_many(whole)
         else:
             self._provider.serve(service)
             self._answers.accept(whole)
+
+    def _deny(self, whole: Whole, action: str, name: str, words: str) -> None:
+        """Refuse what the access rules don't allow; an ``op`` is called as their action is."""
+        self._hub.refuse(self._client, action, name, FORBIDDEN)
+        self._line.error(errors.FORBIDDEN, words, whole.msg_id)
 
     def _another(self) -> bool:
         """Whether the client may have one subscription, or service, more."""

@@ -29,6 +29,7 @@ from polywire.protocols.sabc.subscriptions import Queues
 from polywire.protocols.sabc.translation import incoming
 
 PROTOCOL: Final = "sabc"
+TOO_LARGE: Final = ("SABC-130", "SABC-133")
 LAST_DATE: Final = 253402300800  # the year 10000, which no HTTP date can tell
 
 
@@ -59,6 +60,7 @@ class SabcSession:
         self._requests: Final = Requests(
             hub, self._line, limits, self._answers, self._queues, self._caller, self._provider
         )
+        self._cuts = 0
         self._held: list[Frame] | None = None  # what came behind CONNECT while the login goes on
         self._open = False
         self._draining = False
@@ -77,6 +79,10 @@ class SabcSession:
             self._handle(cast("list[Frame]", error.frames))
             self._break(error)
             return
+        while self._cuts < self._decoder.cuts():
+            self._cuts += 1
+            # On a byte stream the rest of the message may still be on its way.
+            self._hub.oversized(self._client, len(octets) if self._line.messages else 0, self._limit(), cut=True)
         self._handle(frames)
 
     def lost(self) -> None:
@@ -162,8 +168,14 @@ class SabcSession:
             if about is not None:
                 self._answered_with_error(about, frame)
 
+    def _limit(self) -> int:
+        """The size limit of messages at this point."""
+        return self._limits.message_size if self._open else self._limits.message_size_before_auth
+
     def _discarded(self, frame: Discarded) -> None:
         self._hub.fault(self._client, frame.rule, frame.reason, frame.raw, frame.size)
+        if frame.rule in TOO_LARGE:
+            self._hub.oversized(self._client, frame.size, self._limit())
         if frame.rule == "SABC-131":
             self._assembly.forget(self._decoder.given_up())
         if frame.reply is not None:

@@ -5,6 +5,7 @@ What a peer may not do, or asks for wrongly, is a ``MethodError``; the session a
 
 from typing import Final, final
 
+from polywire.hub.access import CALL, PUBLISH, SERVE, SIGNAL, SUBSCRIBE
 from polywire.hub.channels import from_stars, is_literal, name_problem
 from polywire.hub.client import Client
 from polywire.hub.hub import (
@@ -117,11 +118,11 @@ class Requests:
             if not is_literal(from_stars(method.channel)):
                 raise MethodError("a message is published to one channel, not to a pattern", rule="UMQ-114")
             if not self._client.grants.may_publish(method.channel):
-                raise self._forbidden()
+                raise self._forbidden(PUBLISH, method.channel)
         else:
             check_name(method.service, "service", "UMQ-115")
             if not self._client.grants.may_call(method.service):
-                raise self._forbidden()
+                raise self._forbidden(CALL, method.service)
 
     def perform(self, call_id: int, method: Method, attachments: tuple[Attached, ...]) -> None:
         """Carry out a request whose attachments have all come or failed, and answer it, now or later."""
@@ -202,7 +203,7 @@ class Requests:
         if queued and not is_literal(pattern):
             raise MethodError("a queue is consumed by its name, not by a pattern", rule="UMQ-150")
         if not self._client.grants.may_subscribe(pattern, dollar=False):
-            raise self._forbidden()
+            raise self._forbidden(SUBSCRIBE, pattern)
         if queued and not self._hub.takes_queue(pattern):
             raise MethodError(NO_QUEUE, rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
         self._topics.ids.open(method.topic_id)
@@ -220,7 +221,7 @@ class Requests:
     def _serve(self, call_id: int, method: Serve) -> None:
         check_name(method.service, "service", "UMQ-116")
         if not self._client.grants.may_serve(method.service):
-            raise self._forbidden()
+            raise self._forbidden(SERVE, method.service)
         self._serving.serve(method)
         self._answers.result(call_id)
 
@@ -246,12 +247,12 @@ class Requests:
             return found.attributes
         if found is None and client.may_signal(ALL_ATTRIBUTES):
             raise MethodError(f"there is no connection {connection} that speaks UMQ", rule="UMQ-158")
-        client.counters.drop(FORBIDDEN)
+        self._hub.refuse(client, SIGNAL, ALL_ATTRIBUTES, FORBIDDEN)
         reason = "there is no such connection, or the access rules don't allow it"
         raise MethodError(reason, rule="UMQ-158", code=FatalCode.FORBIDDEN)
 
-    def _forbidden(self) -> MethodError:
-        self._client.counters.drop(FORBIDDEN)
+    def _forbidden(self, action: str, channel: str) -> MethodError:
+        self._hub.refuse(self._client, action, channel, FORBIDDEN)
         return MethodError("the access rules don't allow it", rule="UMQ-143", code=FatalCode.FORBIDDEN)
 
 

@@ -96,6 +96,8 @@ class UmqSession:
             raw = data.encode(errors="replace") if isinstance(data, str) else data
             self._hub.fault(self._client, error.rule, error.reason, raw, size)
             self._client.reason = error.rule
+            if error.rule == TOO_BIG:
+                self._hub.oversized(self._client, size, self._max_octets)
             if isinstance(error.reply, Fatal) and self._last(error.reply):
                 self._peer.close(too_big=error.rule == TOO_BIG)
 
@@ -293,10 +295,12 @@ class UmqSession:
         if call is not None:
             if problem is not None:
                 self._client.counters.fault(problem.rule)
+                self._hub.oversized(self._client, 0, self._limits.message_size)
                 self._serving.fail(call, CallError(413, "bad-reply", f"the reply is not whole: {problem.reason}"))
             else:
                 self._serving.reply(call, message.body, attachments, self._hub.clock())
         elif problem is not None:
+            self._hub.oversized(self._client, 0, self._limits.message_size)
             self._refuse(message.call_id, problem)
         elif method is not None:
             try:
