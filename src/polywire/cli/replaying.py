@@ -4,7 +4,7 @@ import asyncio
 import re
 import shlex
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -73,7 +73,7 @@ class Place:
 
     def __init__(self) -> None:
         self._unsent: deque[int] = deque()
-        self._in_flight: dict[int, None] = {}
+        self._in_flight: OrderedDict[int, None] = OrderedDict()
         self._end: int | None = None
         self.acknowledged = 0
 

@@ -9,6 +9,7 @@ over every rule that allows. A pattern (a subscription, or FMQP's publications w
 pattern covers all of it, and denied where it shares as much as one name with a rule that denies.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, final
 
@@ -240,7 +241,7 @@ class AccessRules:
 
     def __init__(self, rules: Iterable[AccessRule] = ()) -> None:
         self.rules: Final = tuple(rules)
-        self._shared: Final[dict[tuple[tuple[bool, str, str], ...], Grants]] = {}
+        self._shared: Final[OrderedDict[tuple[tuple[bool, str, str], ...], Grants]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self.rules)
@@ -260,7 +261,7 @@ class AccessRules:
         if grants is None:
             grants = Grants(key)
             if len(self._shared) >= SHARED_GRANTS:
-                del self._shared[next(iter(self._shared))]
+                self._shared.popitem(last=False)
             self._shared[key] = grants
         return grants
 

@@ -7,6 +7,7 @@ callers pass the time, in seconds, of a clock that only runs forward.
 
 import ipaddress
 import threading
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,7 +43,7 @@ class Throttle:
         self._longest: Final = longest
         self._forget: Final = max(forget, longest)
         self._addresses: Final = max(addresses, 1)
-        self._failures: Final[dict[str, Failures]] = {}
+        self._failures: Final[OrderedDict[str, Failures]] = OrderedDict()
         self._lock: Final = threading.Lock()
 
     def __len__(self) -> int:
@@ -62,7 +63,7 @@ class Throttle:
             failures = self._known(key, now) or Failures()
             self._failures.pop(key, None)
             while len(self._failures) >= self._addresses:
-                del self._failures[next(iter(self._failures))]
+                self._failures.popitem(last=False)
             self._failures[key] = failures  # last in the dict: the one that failed most recently
             failures.count += 1
             failures.latest = now

@@ -3,6 +3,7 @@
 The hub stands in for the provider: it makes a call of the Request and publishes the outcome as a Response.
 """
 
+from collections import OrderedDict
 from typing import Final, final
 
 from polywire.hub.access import CALL
@@ -62,7 +63,7 @@ class TopicRequests:
         self._calls: Final = ServerCalls(max_calls=max_calls)
         self._open: Final[dict[int, TopicCall]] = {}
         self._by_client: Final[dict[int, int]] = {}
-        self._streams: Final[dict[tuple[int, int], None]] = {}
+        self._streams: Final[OrderedDict[tuple[int, int], None]] = OrderedDict()
         self._drained: frozenset[str] | None = None
         self.limits = limits
 
@@ -147,7 +148,7 @@ class TopicRequests:
             return
         if not request.eos:
             if len(self._streams) >= STREAMS_REMEMBERED:
-                del self._streams[next(iter(self._streams))]
+                self._streams.popitem(last=False)
             self._streams[client.number, request.correlation_id] = None
         self._hub.services.cancel(call, refusal(ONE_REQUEST))
         self.answer(running, refused(request.correlation_id, ONE_REQUEST))

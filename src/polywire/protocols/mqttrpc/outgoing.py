@@ -3,6 +3,7 @@
 To the hub's services the subscribers of a service's topic are one provider.
 """
 
+from collections import OrderedDict
 from typing import Final, final
 
 from polywire.hub.access import SERVE
@@ -42,7 +43,7 @@ class TopicProvider(Provider):
         self._open: Final[dict[int, Call]] = {}
         self._numbers: Final[dict[Call, int]] = {}
         self._by_service: Final[dict[str, dict[Call, None]]] = {}
-        self._lately: Final[dict[str, None]] = {}
+        self._lately: Final[OrderedDict[str, None]] = OrderedDict()
         self._warnings: Final = UnknownWarnings()
         hub.demand.watch(_Desertions(self))
 
@@ -148,7 +149,7 @@ class TopicProvider(Provider):
     def _remember(self, service: str) -> None:
         if service not in self._lately:
             if len(self._lately) >= SERVICES_REMEMBERED:
-                del self._lately[next(iter(self._lately))]
+                self._lately.popitem(last=False)
             self._lately[service] = None
 
     def _unheard_of(self, service: str, number: int) -> None:
