@@ -48,8 +48,22 @@ class Wire(FakeLink):
             self.site.hub.flusher.source = self
             self.session.received(each)  # type: ignore[attr-defined]
             self.site.hub.flusher.source = None
+            self._hold_if_busy()
         self.site.loop.turn()
         return self
+
+    def _hold_if_busy(self) -> None:
+        if self.held is None and self.site.hub.busy(self.client):
+            self.held = []
+            self.site.hub.when_idle(self.client, self._go_on)
+
+    def _go_on(self) -> None:
+        if hasattr(self.session, "go_on"):
+            self.session.go_on()
+        held, self.held = self.held, None
+        self._hold_if_busy()
+        if held:
+            self.feed(*held)  # type: ignore[arg-type]
 
     def taken(self) -> bytes:
         """Everything written since the last call."""

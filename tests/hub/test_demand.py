@@ -4,6 +4,7 @@ import pytest
 
 from polywire.hub.channels import from_stars
 from polywire.hub.demand import MAX_DESERTED, Demand, Watcher
+from polywire.hub.work import Work
 
 
 class Recorder(Watcher):
@@ -16,7 +17,7 @@ class Recorder(Watcher):
 
 
 def test_a_watcher_hears_every_change_of_its_topic() -> None:
-    demand, watcher = Demand(), Recorder("a")
+    demand, watcher = Demand(Work(print)), Recorder("a")
     demand.watch(watcher)
     demand.add("a")
     demand.add("a")
@@ -27,7 +28,7 @@ def test_a_watcher_hears_every_change_of_its_topic() -> None:
 
 
 def test_a_late_watcher_learns_todays_demand_and_what_was_deserted_at_once() -> None:
-    demand, watcher = Demand(), Recorder("*")
+    demand, watcher = Demand(Work(print)), Recorder("*")
     demand.add("a")
     demand.add("b")
     demand.remove("b")
@@ -36,7 +37,7 @@ def test_a_late_watcher_learns_todays_demand_and_what_was_deserted_at_once() -> 
 
 
 def test_the_topics_deserted_longest_ago_are_forgotten_first() -> None:
-    demand, watcher = Demand(most_deserted=2), Recorder("*")
+    demand, watcher = Demand(Work(print), most_deserted=2), Recorder("*")
     for topic in ("a", "b", "a", "c", "d", "c"):  # "a" is deserted twice, the second time after "b"
         demand.add(topic)
         demand.remove(topic)
@@ -46,7 +47,7 @@ def test_the_topics_deserted_longest_ago_are_forgotten_first() -> None:
 
 
 def test_a_topic_that_is_wanted_again_is_not_forgotten() -> None:
-    demand, watcher = Demand(most_deserted=1), Recorder("*")
+    demand, watcher = Demand(Work(print), most_deserted=1), Recorder("*")
     demand.add("a")
     demand.remove("a")
     demand.add("a")
@@ -59,7 +60,7 @@ def test_a_topic_that_is_wanted_again_is_not_forgotten() -> None:
 
 def test_forgetting_takes_the_same_time_however_many_are_remembered() -> None:
     # Deserting far more topics than are remembered is quick: a walk over forgotten ones would take minutes.
-    demand = Demand()
+    demand = Demand(Work(print))
     for number in range(200_000):
         demand.add(str(number))
         demand.remove(str(number))
@@ -68,7 +69,7 @@ def test_forgetting_takes_the_same_time_however_many_are_remembered() -> None:
 
 @pytest.mark.parametrize("topic", ["$/info/clients", "$", "x" * 256])
 def test_service_topics_and_names_too_long_for_fmqp_are_not_remembered(topic: str) -> None:
-    demand, watcher = Demand(), Recorder("**")
+    demand, watcher = Demand(Work(print)), Recorder("**")
     demand.add(topic)
     demand.remove(topic)
     demand.watch(watcher)
@@ -76,7 +77,7 @@ def test_service_topics_and_names_too_long_for_fmqp_are_not_remembered(topic: st
 
 
 def test_the_demand_of_a_topic_can_be_told_again() -> None:
-    demand, watcher = Demand(), Recorder("a")
+    demand, watcher = Demand(Work(print)), Recorder("a")
     demand.watch(watcher)
     demand.add("a")
     demand.repeat("a")
@@ -84,7 +85,7 @@ def test_the_demand_of_a_topic_can_be_told_again() -> None:
 
 
 def test_a_watcher_with_a_wildcard_hears_each_topic_under_its_own_name() -> None:
-    demand, watcher = Demand(), Recorder("a/*")
+    demand, watcher = Demand(Work(print)), Recorder("a/*")
     demand.watch(watcher)
     demand.add("a/b")
     demand.add(from_stars("a/*"))
@@ -93,7 +94,7 @@ def test_a_watcher_with_a_wildcard_hears_each_topic_under_its_own_name() -> None
 
 
 def test_whoever_stopped_watching_hears_nothing() -> None:
-    demand, watcher = Demand(), Recorder("a")
+    demand, watcher = Demand(Work(print)), Recorder("a")
     demand.watch(watcher)
     assert demand.unwatch(watcher)
     assert not demand.unwatch(watcher)
@@ -102,7 +103,7 @@ def test_whoever_stopped_watching_hears_nothing() -> None:
 
 
 def test_demand_never_falls_below_nothing() -> None:
-    demand, watcher = Demand(), Recorder("a")
+    demand, watcher = Demand(Work(print)), Recorder("a")
     demand.watch(watcher)
     demand.remove("a")
     assert (watcher.heard, demand.count("a")) == ([], 0)

@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from polywire.hub.access import AccessRule, AccessRules, Identity
+from polywire.hub.access import EVERYTHING, AccessRule, AccessRules, Identity
 from polywire.hub.channels import ANY, from_stars
 from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
 from polywire.hub.hub import (
     FORBIDDEN,
+    NAMES_FULL,
     QUEUE_FULL,
     QUEUES_FULL,
     RETAINED_FULL,
@@ -48,8 +49,8 @@ class Site:
     def subscribe(self, client: Client, pattern: str, *, protocol: int = -1) -> Recorder:
         link = FakeLink(self.loop)
         recorder = Recorder(from_stars(pattern), link, client.number, protocol=protocol)
-        for message in self.hub.subscribe(client, pattern, recorder) or ():
-            recorder.deliver(message)
+        if self.hub.subscribe(client, pattern, recorder) is None:
+            self.hub.replay(client, recorder)
         return recorder
 
 
@@ -368,3 +369,179 @@ def test_what_is_accepted_is_safe_at_once_or_when_the_journal_says_so(site: Site
     assert done == [1]
     waiting[0]()
     assert done == [1, 2]
+
+
+MANY = 2000
+
+
+def turns(site: Site) -> int:
+    """Let the loop run until nothing is left to do; how many turns that took."""
+    count = 0
+    while site.loop.soon:
+        site.loop.turn()
+        count += 1
+    return count
+
+
+def test_a_client_with_many_subscriptions_leaves_in_steps_and_its_wills_come_last(site: Site) -> None:
+    client, other = site.client(), site.client()
+    for number in range(MANY):
+        site.subscribe(client, f"a/{number}")
+    heard = site.subscribe(other, "will")
+    site.hub.leave_will(client, Message("will", b"x"), 10)
+    site.hub.leave(client)
+    assert len(site.hub.table) > 1
+    assert heard.got == []
+    turns(site)
+    assert (len(site.hub.table), bodies(heard), site.hub.names_size) == (1, [b"x"], other.names_size)
+    assert client.number not in site.hub.clients
+
+
+def test_many_last_wills_are_published_in_steps_and_in_order(site: Site) -> None:
+    client, other = site.client(), site.client()
+    heard = site.subscribe(other, "*")
+    for number in range(MANY):
+        assert site.hub.leave_will(client, Message("will", b"%d" % number), 10)
+    assert site.hub.wills_size == 10 * MANY
+    site.hub.leave(client)
+    assert 0 < len(heard.got) < MANY
+    turns(site)
+    assert bodies(heard) == [b"%d" % number for number in range(MANY)]
+    assert site.hub.wills_size == 0
+
+
+def test_last_wills_of_all_clients_are_bounded_together(site: Site) -> None:
+    site.hub.most_wills_size_together = 25
+    one, other = site.client(), site.client()
+    assert site.hub.leave_will(one, Message("w", b"1"), 10)
+    assert site.hub.leave_will(other, Message("w", b"2"), 10)
+    assert not site.hub.leave_will(other, Message("w", b"3"), 10)
+    assert other.counters.dropped == {"wills-size": 1}
+    site.hub.withdraw_wills(one)
+    assert site.hub.leave_will(other, Message("w", b"3"), 10)
+
+
+def test_retained_messages_are_sent_in_steps_and_none_after_the_one_that_replaced_it(site: Site) -> None:
+    client = site.client()
+    for number in range(MANY):
+        site.hub.retained.keep(Message(f"a/{number}", b"old", retain=True))
+    recorder = site.subscribe(client, "a/*")
+    assert 0 < len(recorder.got) < MANY
+    last = f"a/{MANY - 1}"
+    site.hub.publish(Message(last, b"new", retain=True), client)
+    turns(site)
+    assert [message.body for message in recorder.got if message.channel == last] == [b"new"]
+    assert len(recorder.got) == MANY
+
+
+def test_retained_messages_wait_for_a_client_that_does_not_read(site: Site) -> None:
+    link = FakeLink(site.loop)
+    client = site.hub.client(0, link.outbox)
+    site.hub.join(client)
+    for number in range(MANY):
+        site.hub.retained.keep(Message(f"a/{number}", b"old", retain=True))
+    recorder = Recorder(f"a/{ANY}", link, client.number)
+    link.outbox.stall()
+    link.outbox.put(bytes(60))
+    assert site.hub.subscribe(client, "a/*", recorder) is None
+    site.hub.replay(client, recorder)
+    turns(site)
+    assert recorder.got == []
+    assert not site.hub.busy(client)  # so what it sends is handled
+    link.outbox.drain()
+    turns(site)
+    assert len(recorder.got) == MANY
+    link.outbox.stall()
+    link.outbox.put(bytes(60))
+    site.hub.replay(client, recorder)
+    site.hub.unsubscribe(client, "a/*")
+    link.outbox.drain()
+    turns(site)
+    assert len(recorder.got) == MANY
+    assert len(site.hub.work) == 0
+
+
+def test_many_watchers_are_told_in_steps_and_of_the_last_change_only(site: Site) -> None:
+    site.hub.most_watchers = MANY
+    watching, client = site.client(), site.client()
+    watchers = [DemandRecorder("a/*") for _ in range(MANY)]
+    for number, watcher in enumerate(watchers):
+        assert site.hub.watch(watching, number, watcher)
+    site.subscribe(client, "a/1")
+    site.subscribe(client, "a/2")
+    assert sum(len(watcher.heard) for watcher in watchers) < 2 * MANY
+    assert site.hub.busy(client)
+    assert not site.hub.busy(watching)
+    site.hub.unsubscribe(client, "a/2")
+    gone = watchers[-1]
+    site.hub.unwatch(watching, MANY - 1)
+    turns(site)
+    assert not site.hub.busy(client)
+    for watcher in watchers[:-1]:
+        assert sorted(set(watcher.heard)) in ([("a/1", 1), ("a/2", 0)], [("a/1", 1), ("a/2", 0), ("a/2", 1)])
+        assert watcher.heard[-1] == ("a/2", 0)
+    assert len(gone.heard) <= 1
+
+
+def test_watchers_are_bounded_for_each_client_and_together(site: Site) -> None:
+    site.hub.most_watchers, site.hub.most_watchers_together = 2, 3
+    one, other = site.client(), site.client()
+    assert [site.hub.watch(one, key, DemandRecorder("a")) for key in range(3)] == [True, True, False]
+    assert [site.hub.watch(other, key, DemandRecorder("a")) for key in range(2)] == [True, False]
+    assert one.counters.dropped == {"watchers": 2}  # they share the counters
+    assert site.hub.unwatch(one, 0)
+    assert site.hub.watch(other, 1, DemandRecorder("a"))
+
+
+def test_names_are_bounded_for_each_client_and_together(site: Site) -> None:
+    warnings: list[str] = []
+    site.hub.on_warning = lambda _, text: warnings.append(text)
+    site.hub.most_names_size = 100_000
+    client = site.client()
+    for number in range(10):
+        recorder = Recorder(f"{number}/" + "x" * 20_000, FakeLink(site.loop), client.number)
+        refused = site.hub.subscribe(client, number, recorder)
+        assert refused == (None if number < 2 else NAMES_FULL)
+    assert site.hub.subscribe(client, 0, Recorder("0/" + "x" * 20_000, FakeLink(site.loop), client.number)) is None
+    assert not site.hub.watch(client, "w", DemandRecorder("x" * 20_000))
+    assert not site.hub.hold_name(client, "x" * 20_000)
+    assert "limits.names_size is reached" in warnings[0]
+    site.hub.most_names_size_together = site.hub.names_total() + 30_000
+    other = site.client()
+    wide = Recorder("/".join("abcdefgh" * 20), FakeLink(site.loop), client.number)
+    assert site.hub.subscribe(other, 0, wide) is None
+    deep = Recorder("y" * 20_000, FakeLink(site.loop), client.number)
+    assert site.hub.subscribe(other, 1, deep) == NAMES_FULL
+    assert "limits.names_size_total is reached" in warnings[-1]
+    site.hub.unsubscribe(other, 0)
+    site.hub.unsubscribe(client, 0)
+    assert site.hub.subscribe(other, 1, deep) is None
+    site.hub.leave(client)
+    site.hub.leave(other)
+    assert (site.hub.names_size, site.hub.names_total()) == (0, 0)
+
+
+def test_the_names_of_queues_count(site: Site) -> None:
+    before = site.hub.names_total()
+    site.hub.queue("x" * 1000)
+    assert site.hub.names_total() > before + 1000
+    site.hub.most_names_size_together = 1000
+    assert not site.hub.takes_queue("queue/another")
+    assert site.hub.takes_queue("queue/" + "x" * 1000)
+    site.hub.forget_queue("x" * 1000)
+    assert site.hub.names_total() == before
+
+
+def test_a_client_with_many_subscriptions_is_regranted_in_steps(site: Site) -> None:
+    client, publisher = site.client(), site.client()
+    recorders = [site.subscribe(client, f"a/{number}") for number in range(MANY)]
+    rules = AccessRules([AccessRule(["subscribe"], ["b"])])
+    site.hub.regrant(client, rules.grants(Identity(), "one"))
+    assert site.hub.busy(client)
+    assert len(site.hub.table) > 0
+    turns(site)
+    assert len(site.hub.table) == 0
+    site.hub.regrant(client, EVERYTHING)
+    turns(site)
+    site.hub.publish(Message("a/7", b"x"), publisher)
+    assert [len(recorder.got) for recorder in recorders[6:9]] == [0, 1, 0]

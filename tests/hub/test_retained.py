@@ -2,6 +2,7 @@
 
 from polywire.hub.channels import ANY, from_stars
 from polywire.hub.message import Message
+from polywire.hub.names import name_cost
 from polywire.hub.retained import Retained
 
 
@@ -14,7 +15,7 @@ def test_the_newest_message_of_a_channel_is_kept() -> None:
     retained.keep(Message("a", b"old"))
     retained.keep(Message("a", b"new"))
     assert bodies(retained.find("a")) == [b"new"]
-    assert retained.size == Message("a", b"new").size()
+    assert retained.size == Message("a", b"new").size() + name_cost("a")
 
 
 def test_an_empty_body_clears_the_channel() -> None:
@@ -51,13 +52,44 @@ def test_there_is_room_for_so_many_channels_only() -> None:
 
 
 def test_there_is_room_for_so_many_octets_only() -> None:
-    retained = Retained(most_octets=12)  # names count
+    names = 2 * name_cost("a")  # which count as well
+    retained = Retained(most_octets=names + 12)
     assert retained.keep(Message("a", b"x" * 6))
     assert not retained.keep(Message("b", b"x" * 5))
     assert retained.keep(Message("b", b"x" * 4))
     assert not retained.keep(Message("a", b"x" * 7))
     assert bodies(retained.find("a")) == [b"x" * 6]
-    assert retained.size == 12
-    retained.most_octets = 5  # of a changed configuration
+    assert retained.size == names + 12
+    retained.most_octets = names + 5  # of a changed configuration
     assert retained.keep(Message("a", b"x" * 5))
-    assert retained.size == 11
+    assert retained.size == names + 11
+
+
+def test_a_search_in_steps_finds_what_was_there_and_is_not_replaced_oldest_first() -> None:
+    retained = Retained()
+    for number in range(2000):
+        retained.keep(Message(f"a/{number}", b"old"))
+    search = retained.search(from_stars("a/*"))
+    first = search.some()
+    assert first == [f"a/{number}" for number in range(64)]
+    retained.keep(Message("a/100", b"new"))
+    retained.keep(Message("a/101", b""))
+    retained.keep(Message("a/new", b"new"))
+    found: list[str] = []
+    steps = 0
+    while (some := search.some()) is not None:
+        found += some
+        steps += 1
+    assert found == [f"a/{number}" for number in range(64, 2000) if number not in {100, 101}]
+    assert steps >= 30
+
+
+def test_what_was_encoded_for_subscribers_is_not_kept() -> None:
+    retained = Retained()
+    message = Message("a", b"x")
+    message.encoded[32] = b"the publisher's own"
+    retained.keep(message)
+    message.encoded[16] = b"a subscriber's"
+    kept = retained.get("a")
+    assert kept is not None
+    assert kept.encoded == {32: b"the publisher's own"}

@@ -1,11 +1,14 @@
 """A reload gives and takes rights at once, whatever the client holds: topics, queues, services, its login itself."""
 
+import contextlib
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from polywire.protocols import mqtt
 from tests.hub_process import LISTEN, HubProcess, running_hub
 from tests.interop.speaker import FailureError, HungUpError, RefusedError, Speaker
 from tests.interop.speakers import speak
@@ -130,3 +133,59 @@ def test_a_user_who_is_deleted_is_disconnected_and_others_stay(site: Site, hub: 
             worker.receive()
         boss.publish("news", b"still here")
         hub.wait_for_log("its login was revoked by a reload")
+
+
+def stored_session(hub: HubProcess, *, clean: bool = False) -> "tuple[socket.socket, list[mqtt.Publish]]":
+    """The worker's session, with what was kept for it; a new one has subscribed to news and weather."""
+    connection = socket.create_connection(("127.0.0.1", hub.port("mqtt")), timeout=20)
+    decoder = mqtt.Decoder(role="client")
+    connection.sendall(mqtt.encode(mqtt.Connect("kept", clean, 0, None, "worker", b"worker's secret")))
+    connection.sendall(mqtt.encode(mqtt.Subscribe(1, (("news", 1), ("weather", 1)))))
+    frames: list[object] = []
+    while not any(isinstance(each, mqtt.Suback) for each in frames):
+        data = connection.recv(65536)
+        if not data:
+            break
+        frames += decoder.feed(data)
+    return connection, [each for each in frames if isinstance(each, mqtt.Publish)]
+
+
+def publish(hub: HubProcess, *messages: str) -> None:
+    with contextlib.closing(login(hub, "mqtt", "boss")) as boss:
+        for message in messages:
+            boss.publish(message.partition(" ")[0], message.encode())
+
+
+@pytest.mark.rule("MQTT-209")
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_stored_session_collects_what_its_user_may_subscribe_to(site: Site, tmp_path: Path, restart: bool) -> None:
+    journal = tmp_path / "journal"
+    with contextlib.ExitStack() as stack:
+        hub = stack.enter_context(running_hub(config=site.config, journal=journal))
+
+        def changed(rules: str) -> HubProcess:
+            if not restart:
+                site.reload(hub, rules)
+                return hub
+            site.write(rules)
+            assert hub.stop() == 0
+            return stack.enter_context(running_hub(config=site.config, journal=journal))
+
+        stored_session(hub)[0].close()
+        publish(hub, "news 1", "weather 1")
+        hub = changed(DENIED)
+        publish(hub, "news 2", "weather 2")
+        hub = changed("")
+        publish(hub, "news 3", "weather 3")
+        users = site.users.read_text(encoding="utf-8")
+        without = "".join(each for each in users.splitlines(keepends=True) if not each.startswith("worker:"))
+        site.users.write_text(without, encoding="utf-8")
+        hub = changed("")
+        publish(hub, "news 4", "weather 4")
+        site.users.write_text(users, encoding="utf-8")
+        hub = changed("")
+        publish(hub, "news 5", "weather 5")
+        connection, kept = stored_session(hub)
+        connection.close()
+    expected = ["news 1", "weather 1", "weather 2", "news 3", "weather 3", "news 5", "weather 5"]
+    assert [each.payload.decode() for each in kept] == expected

@@ -86,6 +86,33 @@ def matches(pattern: str, name: str, *, dollar: bool = False) -> bool:
     return True
 
 
+def meets(one: str, other: str) -> bool:
+    """Whether two patterns, or a pattern and a name, have a name in common; a wildcard in front matches any name."""
+    if one == other:
+        return True
+    if "\0" not in one and "\0" not in other:
+        return False
+    left = one.split("/")
+    right = other.split("/")
+    open_left = left[-1] == REST
+    if open_left:
+        left.pop()
+    open_right = right[-1] == REST
+    if open_right:
+        right.pop()
+    if len(left) < len(right):
+        if not open_left:
+            return False
+    elif len(right) < len(left) and not open_right:
+        return False
+    for index in range(min(len(left), len(right))):
+        mine = left[index]
+        its = right[index]
+        if mine != its and ANY not in {mine, its}:
+            return False
+    return True
+
+
 def covers(wider: str, narrower: str) -> bool:
     """Whether every name that ``narrower`` matches is matched by ``wider`` too."""
     if wider == narrower:

@@ -8,6 +8,7 @@ from polywire.hub.demand import Watcher
 from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
 from polywire.hub.queues import Consumer, Queue
+from polywire.hub.replay import Replay
 from polywire.hub.routes import Subscription
 
 
@@ -67,6 +68,9 @@ class Client:
         self.consumers: Final[dict[Consumer, Queue]] = {}
         self.watchers: Final[dict[object, Watcher]] = {}
         self.revoked: Final[set[object]] = set()  # those among the three that its rights don't allow any more
+        self.leaving = False  # its connection has ended
+        self.replay: Replay | None = None  # what it is still to get of what it has subscribed to
+        self.names_size = 0  # about how many bytes its subscriptions, watchers and services take
         self.reach = 0  # how much its patterns added to the work a publication may cause
         self.demands: Final[dict[str, int]] = {}
         self.wills: Final = Wills()

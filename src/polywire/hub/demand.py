@@ -12,11 +12,22 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
+from polywire.hub.names import Names, Search
 from polywire.hub.trie import Trie
+from polywire.hub.work import DONE, MORE, Job, Work
 
 MAX_DESERTED: Final = 10_000
 LONGEST_DESERTED: Final = 255
 """Characters of a topic that is remembered: FMQP, where the watchers are, has no longer ones."""
+
+MAX_NODES: Final = 200_000
+"""Deserted topics are forgotten while the names take more nodes of a trie than this."""
+
+AT_ONCE: Final = 64
+"""Watchers that are told of a change at once; where there are more, they are told in slices."""
+
+TELLING: Final = "demand"
+"""The owner of that work."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -25,6 +36,7 @@ class Watcher:
 
     def __init__(self, pattern: str) -> None:
         self.pattern: Final = pattern
+        self.watching = False  # the hub's
 
     def demand(self, topic: str, subscribers: int) -> None:
         """The topic now has this many subscribers."""
@@ -33,20 +45,35 @@ class Watcher:
 
 @final
 class Demand:
-    """Subscribers by topic, and the watchers."""
+    """Subscribers by topic, and the watchers. ``work`` is where many watchers are told.
 
-    def __init__(self, *, most_deserted: int = MAX_DESERTED) -> None:
+    Methods that change the demand name who has caused that, so that the changes of one client don't delay the others'.
+    """
+
+    def __init__(self, work: Work, *, most_deserted: int = MAX_DESERTED) -> None:
+        self._work: Final = work
         self._most_deserted: Final = most_deserted
         self._counts: Final[dict[str, int]] = {}
         self._deserted: Final[OrderedDict[str, None]] = OrderedDict()  # the topic deserted longest ago comes first
-        self._names: Final[Trie[str]] = Trie()  # of both
+        self._names: Final = Names()  # of both
         self._watchers: Final[Trie[Watcher]] = Trie()
+        self.untold: Final[OrderedDict[object, OrderedDict[str, None]]] = OrderedDict()
+        """Topics that changed and whose watchers don't know it yet, by who has caused that."""
+        self._untold_topics: Final[set[str]] = set()
+
+    def __len__(self) -> int:
+        """How many watchers there are."""
+        return len(self._watchers)
+
+    def nodes(self) -> int:
+        """How many nodes of tries it takes."""
+        return self._names.nodes() + self._watchers.nodes
 
     def count(self, topic: str) -> int:
         """How many subscribers a topic has."""
         return self._counts.get(topic, 0)
 
-    def add(self, topic: str) -> None:
+    def add(self, topic: str, cause: object = None) -> None:
         """One subscriber more."""
         count = self._counts.get(topic, 0) + 1
         self._counts[topic] = count
@@ -54,10 +81,10 @@ class Demand:
             if topic in self._deserted:
                 del self._deserted[topic]
             else:
-                self._names.add(topic, topic)
-        self._tell(topic, count)
+                self._names.add(topic)
+        self._tell(topic, count, cause)
 
-    def remove(self, topic: str) -> None:
+    def remove(self, topic: str, cause: object = None) -> None:
         """One subscriber less."""
         count = self._counts.get(topic, 0) - 1
         if count < 0:
@@ -67,25 +94,49 @@ class Demand:
             self._desert(topic)
         else:
             self._counts[topic] = count
-        self._tell(topic, count)
+        self._tell(topic, count, cause)
 
-    def repeat(self, topic: str) -> None:
+    def repeat(self, topic: str, cause: object = None) -> None:
         """Tell the watchers of a topic its demand once more."""
-        self._tell(topic, self.count(topic))
+        self._tell(topic, self.count(topic), cause)
 
-    def watch(self, watcher: Watcher) -> None:
-        """Tell the watcher of today's demand, and from now on of every change."""
+    def watch(self, watcher: Watcher, *, remind: bool = True) -> None:
+        """Tell the watcher of every change from now on, and of today's demand, unless somebody else does that."""
+        watcher.watching = True
         self._watchers.add(watcher.pattern, watcher)
-        self.remind(watcher)
+        search = self.search(watcher) if remind else None
+        while search is not None:
+            topics = search.some()
+            if topics is None:
+                break
+            for topic in topics:
+                watcher.demand(topic, self.count(topic))
 
-    def remind(self, watcher: Watcher) -> None:
-        """Tell the watcher of today's demand once more, remembered deserted topics included."""
-        for topic in self._names.find(watcher.pattern):
-            watcher.demand(topic, self.count(topic))
+    def search(self, watcher: Watcher) -> Search:
+        """The topics whose demand a watcher is to be told, remembered deserted ones included, in steps."""
+        return self._names.search(watcher.pattern)
 
     def unwatch(self, watcher: Watcher) -> bool:
         """Tell the watcher nothing more, and say whether it was one."""
+        watcher.watching = False
         return self._watchers.discard(watcher.pattern, watcher)
+
+    def watchers(self, topic: str) -> list[Watcher]:
+        """Who is to be told of this topic."""
+        return self._watchers.find(topic)
+
+    def next_untold(self) -> str | None:
+        """The topic whose watchers are to be told next. Those who cause changes take turns."""
+        if not self.untold:
+            return None
+        cause, topics = self.untold.popitem(last=False)
+        topic = topics.popitem(last=False)[0]
+        self._untold_topics.discard(topic)
+        if topics:
+            self.untold[cause] = topics
+        elif self._work.on_idle is not None:
+            self._work.on_idle(cause)
+        return topic
 
     def _desert(self, topic: str) -> None:
         """Remember a topic without subscribers, and forget the oldest one where there are too many.
@@ -93,15 +144,53 @@ class Demand:
         A topic under ``$`` is forgotten at once: only the hub publishes there, so nobody asks whether it is wanted.
         """
         if len(topic) > LONGEST_DESERTED or topic == "$" or topic.startswith("$/"):
-            self._names.discard(topic, topic)
+            self._names.discard(topic)
             return
-        self._deserted[topic] = None
-        if len(self._deserted) > self._most_deserted:
-            oldest = self._deserted.popitem(last=False)[0]
-            self._names.discard(oldest, oldest)
+        deserted = self._deserted
+        deserted[topic] = None
+        while deserted and (len(deserted) > self._most_deserted or self._names.nodes() > MAX_NODES):
+            self._names.discard(deserted.popitem(last=False)[0])
 
-    def _tell(self, topic: str, count: int) -> None:
-        if len(self._watchers) == 0:
+    def _tell(self, topic: str, count: int, cause: object) -> None:
+        if len(self._watchers) == 0 or topic in self._untold_topics:
+            return  # in the second case the watchers will be told the count of that time
+        watchers = self._watchers.find(topic)
+        if len(watchers) <= AT_ONCE:
+            for watcher in watchers:
+                watcher.demand(topic, count)
             return
-        for watcher in self._watchers.find(topic):
-            watcher.demand(topic, count)
+        self._untold_topics.add(topic)
+        topics = self.untold.get(cause)
+        if topics is None:
+            topics = OrderedDict()
+            self.untold[cause] = topics
+        topics[topic] = None
+        if not self._work.busy(TELLING):
+            self._work.start(TELLING, _Telling(self))
+
+
+@final
+class _Telling(Job):
+    """Tells the watchers of changes, one topic after the other."""
+
+    def __init__(self, demand: Demand) -> None:
+        self._demand: Final = demand
+        self._topic = ""
+        self._watchers: list[Watcher] = []
+
+    def step(self) -> int:
+        """Tell some."""
+        demand = self._demand
+        if not self._watchers:
+            topic = demand.next_untold()
+            if topic is None:
+                return DONE
+            self._topic = topic
+            self._watchers = demand.watchers(topic)
+            return MORE
+        count = demand.count(self._topic)
+        for _ in range(min(AT_ONCE, len(self._watchers))):
+            watcher = self._watchers.pop()
+            if watcher.watching:
+                watcher.demand(self._topic, count)
+        return MORE

@@ -14,6 +14,7 @@ from polywire.hub.client import Client
 from polywire.hub.counters import Counters
 from polywire.hub.demand import Demand, Watcher
 from polywire.hub.message import Message
+from polywire.hub.names import NODE, name_cost
 from polywire.hub.outbox import JOIN_BELOW, Flusher, Later, Outbox
 from polywire.hub.queues import (
     MAX_MESSAGES,
@@ -28,10 +29,12 @@ from polywire.hub.queues import (
     footprint,
 )
 from polywire.hub.recorder import Recorder
+from polywire.hub.replay import Replay
 from polywire.hub.retained import Retained
 from polywire.hub.routes import Route, RouteTable, RouteView, Subscription, TopicFilter
 from polywire.hub.services import FAILED_BODY, Services
 from polywire.hub.trie import Trie
+from polywire.hub.work import DONE, MORE, Job, Work
 from polywire.journal.kinds import WILL_FLAG
 from polywire.protocols.frame import Run
 
@@ -39,7 +42,16 @@ MAX_VIEWS: Final = 4096
 MAX_QUEUES: Final = 10_000
 MAX_REACH: Final = 1_000
 MAX_REACH_TOGETHER: Final = 20_000
+MAX_WATCHERS: Final = 1_000
+MAX_WATCHERS_TOGETHER: Final = 20_000
+MAX_NAMES_SIZE: Final = 16 * 1024 * 1024
+MAX_NAMES_SIZE_TOGETHER: Final = 256 * 1024 * 1024
+MAX_WILLS_SIZE_TOGETHER: Final = 128 * 1024 * 1024
+WILLS_AT_ONCE: Final = 32
+"""Last wills of one client that are published in one step, and safe together."""
+
 COSTLY_PATTERN: Final = "your patterns overlap in too many ways; use fewer, or fewer levels and wildcards in each"
+LARGE_NAMES: Final = "there is no room for the names you have subscribed to; use fewer, or shorter ones"
 NO_QUEUE: Final = "the hub has no room for another queue"
 FULL_QUEUES: Final = "the hub's queues are full"
 QUEUE_PREFIX: Final = "queue/"
@@ -53,6 +65,9 @@ TOO_MANY_QUEUES: Final = "too-many-queues"
 RETAINED_FULL: Final = "retained-full"
 TOO_DEEP: Final = "too-deep"
 TOO_COSTLY: Final = "pattern-cost"
+NAMES_FULL: Final = "names-size"
+WATCHERS_FULL: Final = "watchers"
+WILLS_FULL: Final = "wills-size"
 DRAINING: Final = "draining"
 UNAVAILABLE: Final = "journal-unavailable"
 
@@ -91,7 +106,8 @@ class Hub:
         self.flusher: Final = Flusher(soon, later)
         self.table: Final = RouteTable()
         self.retained: Final = Retained()
-        self.demand: Final = Demand()
+        self.work: Final = Work(soon)
+        self.demand: Final = Demand(self.work)
         self.services: Final = Services(later, monotonic)
         self.counters: Final = [Counters(name) for name in protocols]
         self.clients: Final[dict[int, Client]] = {}
@@ -103,6 +119,13 @@ class Hub:
         self.most_queues = MAX_QUEUES
         self.most_reach = MAX_REACH
         self.most_reach_together = MAX_REACH_TOGETHER
+        self.most_watchers = MAX_WATCHERS
+        self.most_watchers_together = MAX_WATCHERS_TOGETHER
+        self.most_names_size = MAX_NAMES_SIZE
+        self.most_names_size_together = MAX_NAMES_SIZE_TOGETHER
+        self.most_wills_size_together = MAX_WILLS_SIZE_TOGETHER
+        self.names_size = 0  # of all clients, and of the queues
+        self.wills_size = 0
         self.draining = False
         self.on_presence: list[Callable[[int], None]] = []
         self.on_signal: Callable[[str], None] | None = None
@@ -115,6 +138,8 @@ class Hub:
         self.strict = False  # while the journal can't be written, nothing is taken, acknowledged or not
         self.shared: Final[dict[str, object]] = {}  # what the sessions of one protocol share, by the protocol's name
         self._views: Final[dict[tuple[int, Grants], RouteView]] = {}
+        self._idle: Final[dict[object, Callable[[], None]]] = {}
+        self.work.on_idle = self._rests
         self._last_number = first_number
         self.services.last_number = first_number
 
@@ -139,20 +164,19 @@ class Hub:
         self._presence()
 
     def leave(self, client: Client) -> None:
-        """The client's connection has ended: its subscriptions go, its last wills are published."""
-        for subscription in list(client.subscriptions.values()):
-            self.table.discard(subscription)
-        client.subscriptions.clear()
-        for watcher in client.watchers.values():
-            self.demand.unwatch(watcher)
-        client.watchers.clear()
-        for consumer in list(client.consumers):
-            self.stop_consuming(client, consumer)
+        """The client's connection has ended: its subscriptions go, then its last wills are published."""
+        if not client.leaving:
+            client.leaving = True
+            if client.replay is not None:
+                client.replay.clear()
+                self.work.wake(-client.number)
+            self.work.start(client.number, _Leaving(self, client))
+
+    def left(self, client: Client) -> None:
+        """Nothing of the client is left but its name."""
+        self.names_size -= client.names_size
+        client.names_size = 0
         client.revoked.clear()
-        for topic in list(client.demands):
-            self.demand.remove(topic)
-        client.demands.clear()
-        self.send_wills(client)
         if client.joined:
             client.joined = False
             if self.recorder is not None:
@@ -161,27 +185,43 @@ class Hub:
             client.counters.connected -= 1
             self._presence()
 
-    def leave_will(self, client: Client, message: Message, size: int, mark: int = 0) -> None:
+    def leave_will(self, client: Client, message: Message, size: int, mark: int = 0) -> bool:
         """Keep a last will of ``size`` bytes until the client's connection ends, even if the hub is killed first.
 
         ``mark`` comes back from the journal with the will, for the client's protocol. A signal is for this life only.
+        False where the last wills of all clients take too much room.
         """
+        if self.wills_size + size > self.most_wills_size_together:
+            self._full(client, WILLS_FULL, "a last will", message.channel, "limits.wills_size_total")
+            return False
+        group = len(client.wills) // WILLS_AT_ONCE
         client.wills.add(message, size)
+        self.wills_size += size
         if self.recorder is not None and not is_service_channel(message.channel):
-            self.recorder.will_left(message, client, mark)
+            self.recorder.will_left(message, client, mark, group)
+        return True
 
     def withdraw_wills(self, client: Client) -> None:
         """The client's last wills are not to be published."""
-        if len(client.wills) > 0:
-            client.wills.clear()
-            if self.recorder is not None:
-                self.recorder.wills_over(client)
+        count = len(client.wills)
+        self.wills_size -= client.wills.size
+        client.wills.clear()
+        if self.recorder is not None:
+            for group in range((count + WILLS_AT_ONCE - 1) // WILLS_AT_ONCE):
+                self.recorder.wills_over(client, group)
 
     def send_wills(self, client: Client) -> None:
-        """Publish what the client wanted published at its end, in the order in which it was sent."""
-        wills = client.wills.take()
-        if not wills:
-            return
+        """Publish what the client wanted published at its end, in the order in which it was sent, in steps."""
+        if len(client.wills) > 0:
+            self.work.start(client.number, self.publishing(client))
+
+    def publishing(self, client: Client) -> "Publishing":
+        """The publication of a client's last wills, which are no longer the client's."""
+        self.wills_size -= client.wills.size
+        return Publishing(self, client, client.wills.take())
+
+    def publish_wills(self, client: Client, wills: list[Message], group: int) -> None:
+        """Publish a group of last wills."""
         recorder = self.recorder
         if recorder is not None:
             recorder.together(True)  # a hub that is killed now publishes all of them when it starts again, or none
@@ -196,7 +236,7 @@ class Hub:
             else:
                 self.clear(message, client)
         if recorder is not None:
-            recorder.wills_over(client)
+            recorder.wills_over(client, group)
             recorder.together(False)
 
     def signal(self, channel: str, client: Client) -> None:
@@ -378,7 +418,9 @@ class Hub:
 
     def takes_queue(self, channel: str) -> bool:
         """Whether the queue of this channel is there, or there is room for another."""
-        return len(self.queues) < self.most_queues or channel[len(QUEUE_PREFIX) :] in self.queues
+        if channel[len(QUEUE_PREFIX) :] in self.queues:
+            return True
+        return len(self.queues) < self.most_queues and self.names_total() < self.most_names_size_together
 
     def stop_work(self) -> None:
         """The hub goes down: queues hand out nothing more, and no calls begin."""
@@ -387,38 +429,86 @@ class Hub:
         for queue in self.queues.values():
             queue.stopped = True
 
-    def subscribe(self, client: Client, key: object, subscription: Subscription) -> list[Message] | None:
-        """Add a subscription under the session's own ``key``. Returns the retained messages it is to get first.
+    def subscribe(self, client: Client, key: object, subscription: Subscription) -> str | None:
+        """Add a subscription under the session's own ``key``; ``replay`` sends it the retained messages.
 
-        None, and it is counted, where the client's patterns would make publications too much work.
+        Why not, and it is counted, where the client's patterns would make publications too much work, or would take
+        too much room: ``SUBSCRIPTION_REFUSALS`` has words for both.
         """
+        old = client.subscriptions.get(key)
+        pattern = subscription.pattern
+        if (old is None or old.pattern != pattern) and not self.hold_name(client, pattern):
+            return NAMES_FULL
         before = self.table.reach()
         self.table.add(subscription)
         grown = self.table.reach() - before
         if grown > 0 and (client.reach + grown > self.most_reach or before + grown > self.most_reach_together):
             self.table.discard(subscription)
+            self.release_name(client, pattern)
             client.counters.drop(TOO_COSTLY)
-            return None
+            return TOO_COSTLY
         client.reach += grown
         if self.recorder is not None:
-            self.recorder.subscribed(client, to_stars(subscription.pattern))
-        old = client.subscriptions.get(key)
+            self.recorder.subscribed(client, to_stars(pattern))
         client.subscriptions[key] = subscription
         self._count(client, subscription)
         if old is not None:
             # After the new one, so that demand does not seem to go away in between.
+            if old.pattern != pattern:
+                self.release_name(client, old.pattern)
             self._end(client, old, replaced=True)
-        return self.retained.find(subscription.pattern, dollar=subscription.dollar)
+        return None
+
+    def replay(self, client: Client, subscription: Subscription) -> None:
+        """Send a new subscription the retained messages there are, in steps, as fast as the client takes them."""
+        self._replay(client).subscribed(subscription)
+
+    def hold_name(self, client: Client, name: str) -> bool:
+        """Count what a client keeps under a name. False, and it is counted, where that is too much."""
+        cost = name_cost(name)
+        if client.names_size + cost > self.most_names_size:
+            self._full(client, NAMES_FULL, "a subscription", name, "limits.names_size")
+            return False
+        if self.names_size + cost + NODE * (self.table.nodes() + self.demand.nodes()) > self.most_names_size_together:
+            self._full(client, NAMES_FULL, "a subscription", name, "limits.names_size_total")
+            return False
+        client.names_size += cost
+        self.names_size += cost
+        return True
+
+    def release_name(self, client: Client, name: str) -> None:
+        """A client keeps nothing under a name any more."""
+        cost = min(name_cost(name), client.names_size)
+        client.names_size -= cost
+        self.names_size -= cost
+
+    def names_total(self) -> int:
+        """About how many bytes the names take that clients subscribe to, watch and serve, and those of queues."""
+        return self.names_size + NODE * (self.table.nodes() + self.demand.nodes())
+
+    def busy(self, client: Client) -> bool:
+        """Whether what the client has asked for is not done yet, apart from what it is sent because of it."""
+        return self.work.busy(client.number) or client.number in self.demand.untold
+
+    def when_idle(self, client: Client, call: Callable[[], None]) -> None:
+        """Call a function once, when all that a busy client has asked for is done."""
+        self._idle[client.number] = call
 
     def unsubscribe(self, client: Client, key: object) -> bool:
         """Remove the subscription under ``key``. False where there is none."""
         subscription = client.subscriptions.pop(key, None)
         if subscription is None:
             return False
+        self.release_name(client, subscription.pattern)
         if self.recorder is not None:
             self.recorder.unsubscribed(client, to_stars(subscription.pattern))
         self._end(client, subscription, replaced=False)
         return True
+
+    def silence(self, client: Client, *, topics: bool = True) -> None:
+        """Let a client take from no queue any more, and end its subscriptions to ``topics`` as well, in steps."""
+        if (topics and client.subscriptions) or client.consumers:
+            self.work.start(client.number, _Silencing(self, client, topics=topics))
 
     def queue(self, name: str) -> Queue:
         """The queue of this name, which exists from its first use."""
@@ -437,6 +527,7 @@ class Hub:
                 queue.on_ack = self.recorder.dequeued
                 queue.on_return = self.recorder.returned
             self.queues[name] = queue
+            self.names_size += name_cost(name)
         return queue
 
     def policy(self, queue: str) -> Policy:
@@ -479,6 +570,11 @@ class Hub:
         )
         return False
 
+    def forget_queue(self, name: str) -> None:
+        """A queue holds nothing, and nobody takes from it."""
+        if self.queues.pop(name, None) is not None:
+            self.names_size -= name_cost(name)
+
     def consume(self, client: Client, queue: Queue, consumer: Consumer) -> None:
         """Let a client's consumer take from a queue."""
         client.consumers[consumer] = queue
@@ -492,12 +588,26 @@ class Hub:
         client.revoked.discard(consumer)
         queue.detach(consumer)
         if queue.idle():
-            self.queues.pop(queue.name, None)
+            self.forget_queue(queue.name)
 
-    def watch(self, client: Client, key: object, watcher: Watcher) -> None:
-        """Tell a client's watcher of the demand for topics, now and whenever it changes."""
-        client.watchers[key] = watcher
-        self.demand.watch(watcher)
+    def watch(self, client: Client, key: object, watcher: Watcher) -> bool:
+        """Tell a client's watcher of the demand for topics, now and whenever it changes; once more, if it is told.
+
+        False, and it is counted, where there are too many watchers.
+        """
+        if client.watchers.get(key) is not watcher:
+            if len(client.watchers) >= self.most_watchers:
+                self._full(client, WATCHERS_FULL, "a watcher", watcher.pattern, "limits.watchers")
+                return False
+            if len(self.demand) >= self.most_watchers_together:
+                self._full(client, WATCHERS_FULL, "a watcher", watcher.pattern, "limits.watchers_total")
+                return False
+            if not self.hold_name(client, watcher.pattern):
+                return False
+            client.watchers[key] = watcher
+            self.demand.watch(watcher, remind=False)
+        self._replay(client).watched(watcher)
+        return True
 
     def unwatch(self, client: Client, key: object) -> bool:
         """Tell the watcher under ``key`` nothing more. False where there is none."""
@@ -505,41 +615,58 @@ class Hub:
         if watcher is None:
             return False
         client.revoked.discard(watcher)
-        self.demand.unwatch(watcher)
+        self.end_watching(client, watcher)
+        self.release_name(client, watcher.pattern)
         return True
+
+    def end_watching(self, client: Client, watcher: Watcher) -> None:
+        """Tell a watcher nothing more, at least for now."""
+        if client.replay is not None:
+            client.replay.forget(watcher)
+        self.demand.unwatch(watcher)
 
     def regrant(self, client: Client, grants: Grants) -> None:
         """Give a client other rights: what they don't allow any more gets nothing, what they allow again goes on.
 
-        Call ``Services.regrant`` when all clients have theirs.
+        What the client has is looked at in steps. Call ``Services.regrant`` when all clients have their rights.
         """
         client.grants = grants
-        revoked = client.revoked
-        for subscription in client.subscriptions.values():
-            if grants.may_subscribe(subscription.pattern, dollar=subscription.dollar):
-                if subscription in revoked:
-                    revoked.discard(subscription)
-                    self.table.add(subscription)
-                    self._count(client, subscription)
-            elif subscription not in revoked:
-                revoked.add(subscription)
-                self._drop(client, subscription, replaced=False)
-        for watcher in client.watchers.values():
-            if grants.may_subscribe(watcher.pattern):
-                if watcher in revoked:
-                    revoked.discard(watcher)
-                    self.demand.watch(watcher)
-            elif watcher not in revoked:
-                revoked.add(watcher)
-                self.demand.unwatch(watcher)
-        for consumer, queue in list(client.consumers.items()):
-            if grants.may_subscribe(QUEUE_PREFIX + queue.name):
-                if consumer in revoked:
-                    revoked.discard(consumer)
-                    queue.resume(consumer)
-            elif consumer not in revoked:
-                revoked.add(consumer)
-                queue.suspend(consumer)
+        if client.subscriptions or client.watchers or client.consumers:
+            self.work.start(client.number, _Regranting(self, client))
+
+    def regrant_one(self, client: Client, what: object) -> None:
+        """Suspend one of a client's subscriptions, watchers and consumers, or let it go on, as its rights say."""
+        if isinstance(what, Subscription):
+            allowed = client.grants.may_subscribe(what.pattern, dollar=what.dollar)
+        elif isinstance(what, Watcher):
+            allowed = client.grants.may_subscribe(what.pattern)
+        elif isinstance(what, Consumer):
+            queue = client.consumers.get(what)
+            if queue is None:
+                return
+            allowed = client.grants.may_subscribe(QUEUE_PREFIX + queue.name)
+        if allowed != (what in client.revoked):
+            return
+        if allowed:
+            client.revoked.discard(what)
+        else:
+            client.revoked.add(what)
+        if isinstance(what, Subscription):
+            if allowed:
+                self.table.add(what)
+                self._count(client, what)
+            else:
+                self._drop(client, what, replaced=False)
+        elif isinstance(what, Watcher):
+            if allowed:
+                self.demand.watch(what, remind=False)
+                self._replay(client).watched(what)
+            else:
+                self.end_watching(client, what)
+        elif isinstance(what, Consumer) and allowed:
+            client.consumers[what].resume(what)
+        elif isinstance(what, Consumer):
+            client.consumers[what].suspend(what)
 
     def safe(self, done: Callable[[], None], failed: Callable[[], None]) -> None:
         """Call ``done`` once everything accepted so far is safe, without a journal at once; ``failed`` if it can't be.
@@ -550,6 +677,27 @@ class Hub:
             done()
         else:
             self.when_safe(done, failed)
+
+    def _replay(self, client: Client) -> Replay:
+        replay = client.replay
+        if replay is None:
+            replay = Replay(client.outbox, self.retained, self.demand, self.work, -client.number)
+            client.replay = replay
+        return replay
+
+    def _rests(self, owner: object) -> None:
+        """All jobs of an owner are done, or all watchers know what it has changed."""
+        if owner in self._idle and not self.work.busy(owner) and owner not in self.demand.untold:
+            self._idle.pop(owner)()
+
+    def _full(self, client: Client, reason: str, what: str, name: str, limit: str) -> None:
+        """Count and log that there is no room for something a client wants to be kept."""
+        client.counters.drop(reason)
+        who = f"user {client.identity.name[:SHOWN]!r}" if client.identity.name else "the anonymous user"
+        mine = (client.name or client.address)[:SHOWN]
+        where = to_stars(name[:SHOWN])
+        text = f"{what} of {client.counters.protocol} client {mine!r} of {who} to {where!r} was refused"
+        self.warn(f"{reason} {limit}", f"{text}: {limit} is reached")
 
     def _subscriptions(self, channel: str) -> list[Subscription]:
         return self.table.route(channel).subscriptions if is_literal(channel) else self.table.meeting(channel)
@@ -569,9 +717,9 @@ class Hub:
             times = client.demands.get(pattern, 0)
             client.demands[pattern] = times + 1
             if times == 0:
-                self.demand.add(pattern)
+                self.demand.add(pattern, client.number)
             else:
-                self.demand.repeat(pattern)
+                self.demand.repeat(pattern, client.number)
 
     def _end(self, client: Client, subscription: Subscription, *, replaced: bool) -> None:
         """A subscription is no longer the client's; one that was revoked has been dropped already."""
@@ -581,6 +729,8 @@ class Hub:
             self._drop(client, subscription, replaced=replaced)
 
     def _drop(self, client: Client, subscription: Subscription, *, replaced: bool) -> None:
+        if client.replay is not None:
+            client.replay.forget(subscription)
         before = self.table.reach()
         self.table.discard(subscription)
         client.reach = max(0, client.reach + self.table.reach() - before)
@@ -590,14 +740,110 @@ class Hub:
             if times > 0:
                 client.demands[pattern] = times
                 if not replaced:
-                    self.demand.repeat(pattern)
+                    self.demand.repeat(pattern, client.number)
             elif times == 0:
                 del client.demands[pattern]
-                self.demand.remove(pattern)
+                self.demand.remove(pattern, client.number)
 
     def _presence(self) -> None:
         for told in self.on_presence:
             told(len(self.clients))
+
+
+SUBSCRIPTION_REFUSALS: Final[dict[str, str]] = {TOO_COSTLY: COSTLY_PATTERN, NAMES_FULL: LARGE_NAMES}
+"""Why ``Hub.subscribe`` refuses a subscription, in words."""
+
+
+@final
+class Publishing(Job):
+    """The last wills of a client, published group by group."""
+
+    def __init__(self, hub: Hub, client: Client, wills: list[Message]) -> None:
+        self._hub: Final = hub
+        self._client: Final = client
+        self._wills: Final = wills
+        self._group = 0
+
+    def step(self) -> int:
+        """Publish one group."""
+        start = self._group * WILLS_AT_ONCE
+        some = self._wills[start : start + WILLS_AT_ONCE]
+        if some:
+            self._hub.publish_wills(self._client, some, self._group)
+            self._group += 1
+        return MORE if start + WILLS_AT_ONCE < len(self._wills) else DONE
+
+
+@final
+class _Leaving(Job):
+    """The end of a client: one subscription after the other, then its last wills."""
+
+    def __init__(self, hub: Hub, client: Client) -> None:
+        self._hub: Final = hub
+        self._client: Final = client
+        self._wills: Publishing | None = None
+
+    def step(self) -> int:
+        """One subscription, watcher, consumer or topic less, or some wills published."""
+        hub, client = self._hub, self._client
+        if client.subscriptions:
+            subscription = client.subscriptions.popitem()[1]
+            subscription.leave()
+            hub.table.discard(subscription)
+        elif client.watchers:
+            hub.demand.unwatch(client.watchers.popitem()[1])
+        elif client.consumers:
+            hub.stop_consuming(client, next(reversed(client.consumers)))
+        elif client.demands:
+            hub.demand.remove(client.demands.popitem()[0], client.number)
+        else:
+            if self._wills is None:
+                self._wills = hub.publishing(client)
+            if self._wills.step() == DONE:
+                hub.left(client)
+                return DONE
+        return MORE
+
+
+@final
+class _Silencing(Job):
+    """The end of what a client is sent, while it is still there."""
+
+    def __init__(self, hub: Hub, client: Client, *, topics: bool) -> None:
+        self._hub: Final = hub
+        self._client: Final = client
+        self._topics: Final = topics
+
+    def step(self) -> int:
+        """End one subscription, or stop one consumer."""
+        hub, client = self._hub, self._client
+        if self._topics and client.subscriptions:
+            hub.unsubscribe(client, next(reversed(client.subscriptions)))
+        elif client.consumers:
+            hub.stop_consuming(client, next(reversed(client.consumers)))
+        else:
+            return DONE
+        return MORE
+
+
+@final
+class _Regranting(Job):
+    """What a client has, looked at after its rights have changed."""
+
+    def __init__(self, hub: Hub, client: Client) -> None:
+        self._hub: Final = hub
+        self._client: Final = client
+        self._left: list[object] | None = None
+
+    def step(self) -> int:
+        """Look at one of them."""
+        client = self._client
+        if self._left is None:
+            self._left = [*client.consumers, *client.watchers.values(), *client.subscriptions.values()]
+        if self._left and not client.leaving:
+            self._hub.regrant_one(client, self._left.pop())
+            return MORE
+        return DONE
 
 
 @final

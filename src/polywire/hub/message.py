@@ -124,6 +124,24 @@ class Message:
             body_failed=self.body_failed,
         )
 
+    def again(self) -> "Message":
+        """The same message for another delivery: what is encoded for that is not kept with this one."""
+        message = Message(
+            self.channel,
+            self.body,
+            self.content_type,
+            self.headers,
+            self.attachments,
+            self.retain,
+            self.time,
+            self.origin,
+            self.qos,
+            body_failed=self.body_failed,
+        )
+        message.offset = self.offset
+        message.encoded.update(self.encoded)
+        return message
+
     def header(self, name: str) -> HeaderValue | None:
         """The value of a header, or None."""
         for key, value in self.headers:

@@ -46,6 +46,9 @@ STEADY: Final = 64
 CHANNELS_COUNTED: Final = 1000
 """How many channels a connection's drops are counted for by name; those of further ones are counted together."""
 
+LONGEST_COUNTED: Final = 255
+"""Channels with longer names are among those counted together."""
+
 
 class Timer(Protocol):
     """Something that will happen unless it is cancelled."""
@@ -154,6 +157,7 @@ class Outbox:
         self._own_pause = False  # its own peer is not read because of replies it does not take
         self._waiting: list[Link] = []  # publishers that are not read because of this outbox
         self.on_room: Callable[[], None] | None = None  # told when everything has been written after a stall
+        self.on_relief: Callable[[], None] | None = None  # told when it is not loaded any more
         self.written: i64 = 0
         self.dropped: i64 = 0
         self.dropped_by_channel: dict[str, int] = {}
@@ -165,6 +169,10 @@ class Outbox:
     def full(self) -> bool:
         """Whether the cap is reached."""
         return self._size >= self._cap
+
+    def loaded(self) -> bool:
+        """Whether what can wait elsewhere is to wait: half of what may be here has not been taken yet."""
+        return not self._closed and (2 * self._size >= self._cap or 2 * self._held >= self._held_cap)
 
     def offer(self, data: bytes | memoryview) -> bool:
         """Add whole messages of topics. False where the policy for a slow reader kept them out."""
@@ -252,6 +260,8 @@ class Outbox:
             self._slow = False
             self._be_patient_no_more()
             self._wake()
+        if self.on_relief is not None and not self.loaded():
+            self.on_relief()
 
     def roomy(self) -> bool:
         """Whether the octets held are below their cap."""
@@ -265,7 +275,7 @@ class Outbox:
         """Note that ``count`` messages of ``channel`` were kept out."""
         self.dropped += count
         counted = self.dropped_by_channel
-        if channel not in counted and len(counted) >= CHANNELS_COUNTED:
+        if len(channel) > LONGEST_COUNTED or (channel not in counted and len(counted) >= CHANNELS_COUNTED):
             channel = ""
         counted[channel] = counted.get(channel, 0) + count
 
@@ -489,6 +499,8 @@ class Outbox:
             self._wake()
         if self.on_room is not None and not self._closed:
             self.on_room()
+        if self.on_relief is not None and not self.loaded():
+            self.on_relief()
 
     def _wake(self) -> None:
         """Go on reading the publishers that waited."""

@@ -235,8 +235,11 @@ class Recorder:
         """A client that publishes in parts has got so far. ``headers`` is a JSON object."""
         self._note(SESSION, NO_PROTOCOL, PERSISTENT_FLAG, 0, name, "", place, headers)
 
-    def will_left(self, message: Message, client: Client, mark: int) -> None:
-        """A client has left a last will. ``mark`` is what its protocol wants to know when the will is published."""
+    def will_left(self, message: Message, client: Client, mark: int, group: int = 0) -> None:
+        """A client has left a last will. ``mark`` is what its protocol wants to know when the will is published.
+
+        Wills of one ``group`` are over together.
+        """
         flags = WILL_FLAG | message.qos << QOS_SHIFT
         if message.retain:
             flags |= RETAIN_FLAG
@@ -247,12 +250,14 @@ class Recorder:
         who = client.identity
         headers = _json({"user": who.name, "groups": sorted(who.groups), "how": who.how, "mark": mark})
         number = client.number
-        self._note(WILL, client.protocol, flags, number, client.name, channel, str(number), headers, message.body)
+        self._note(
+            WILL, client.protocol, flags, number, client.name, channel, _will(number, group), headers, message.body
+        )
 
-    def wills_over(self, client: Client) -> None:
-        """A client's last wills were published, or are not to be."""
+    def wills_over(self, client: Client, group: int = 0) -> None:
+        """A group of a client's last wills was published, or is not to be."""
         number = client.number
-        self._note(WILL, client.protocol, WILL_FLAG | CLEAN_FLAG, number, client.name, "", str(number))
+        self._note(WILL, client.protocol, WILL_FLAG | CLEAN_FLAG, number, client.name, "", _will(number, group))
 
     def wished(self, protocol: int, name: str, topic_filter: str, qos: int) -> None:
         """A kept session has subscribed to a filter, written as its protocol does."""
@@ -413,6 +418,11 @@ def kept_attachments(message: Message) -> tuple[bytes | None, ...]:
 def encode_headers(headers: Headers) -> str:
     """Headers as the journal has them: a JSON object, with ``{"date": seconds}`` for a date."""
     return _json({name: {"date": value.seconds} if isinstance(value, Date) else value for name, value in headers})
+
+
+def _will(connection: int, group: int) -> str:
+    """The name of a group of last wills."""
+    return f"{connection}/{group}" if group else str(connection)
 
 
 def _packet(number: int) -> str:

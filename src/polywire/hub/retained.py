@@ -6,9 +6,8 @@ under a pattern (FMQP publishes to those too) stays under that pattern and is fo
 
 from typing import Final, final
 
-from polywire.hub.channels import is_literal
 from polywire.hub.message import Message
-from polywire.hub.trie import Trie
+from polywire.hub.names import Names, Search, name_cost
 
 MAX_MESSAGES: Final = 1_000_000
 MAX_OCTETS: Final = 256 * 1024 * 1024
@@ -18,7 +17,10 @@ OWN: Final = "$/"
 
 @final
 class Retained:
-    """Kept messages by channel, at most ``limit`` of them with at most ``most_octets`` together."""
+    """Kept messages by channel, at most ``limit`` of them, which take at most ``most_octets`` together.
+
+    ``size`` is about what they take: the messages, and what it costs to keep them under their names.
+    """
 
     def __init__(self, *, limit: int = MAX_MESSAGES, most_octets: int = MAX_OCTETS) -> None:
         self.limit = limit
@@ -26,7 +28,7 @@ class Retained:
         self.size = 0
         self._own = 0  # how many are the hub's
         self._messages: Final[dict[str, Message]] = {}
-        self._names: Final[Trie[str]] = Trie()
+        self._names: Final = Names()
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -36,7 +38,7 @@ class Retained:
         if (not message.body and not message.attachments) or message.channel.startswith(OWN):
             return True
         old = self._messages.get(message.channel)
-        size = self.size + message.size() - (0 if old is None else old.size())
+        size = self.size + message.size() - (-name_cost(message.channel) if old is None else old.size())
         if size > self.most_octets and size > self.size:
             return False
         return old is not None or len(self._messages) - self._own < self.limit
@@ -49,17 +51,18 @@ class Retained:
             if old is not None:
                 del self._messages[channel]
                 self._own -= channel.startswith(OWN)
-                self._names.discard(channel, channel)
-                self.size -= old.size()
+                self._names.discard(channel)
+                self.size -= old.size() + name_cost(channel)
             return True
         if not self.has_room(message):
             return False
         if old is None:
-            self._names.add(channel, channel)
             self._own += channel.startswith(OWN)
+            self.size += name_cost(channel)
         else:
             self.size -= old.size()
-        self._messages[channel] = message
+        self._names.add(channel)
+        self._messages[channel] = message.again()  # what is encoded for today's subscribers is not kept
         self.size += message.size()
         return True
 
@@ -67,16 +70,19 @@ class Retained:
         """The message kept under exactly this channel."""
         return self._messages.get(channel)
 
+    def search(self, pattern: str, *, dollar: bool = False) -> Search:
+        """The channels of the messages a new subscription to the pattern is to get, in steps, oldest first.
+
+        A message that is replaced meanwhile is not found: the subscription gets the new one anyway.
+        """
+        return self._names.search(pattern, dollar=dollar)
+
     def find(self, pattern: str, *, dollar: bool = False) -> list[Message]:
-        """The messages a new subscription to the pattern is to get, oldest first."""
-        if is_literal(pattern) and len(self._names) == 0:
-            return []
-        found = [self._messages[name] for name in self._names.find(pattern)]
-        if not dollar and pattern.startswith("\0"):
-            found = [message for message in found if not message.channel.startswith("$")]
-        found.sort(key=_time)
-        return found
-
-
-def _time(message: Message) -> int:
-    return message.time
+        """All messages a new subscription to the pattern is to get, oldest first."""
+        found: list[Message] = []
+        search = self.search(pattern, dollar=dollar)
+        while True:
+            names = search.some()
+            if names is None:
+                return found
+            found.extend([self._messages[name] for name in names])

@@ -70,6 +70,13 @@ class Subscription:
         """Encode the message for this subscriber and put it into its outbox."""
         raise NotImplementedError
 
+    def deliver_retained(self, message: Message) -> None:
+        """As ``deliver``, for a retained message that is delivered because the subscription is new."""
+        self.deliver(message)
+
+    def leave(self) -> None:
+        """The client is gone, and in a moment so is this subscription."""
+
 
 @final
 @mypyc_attr(acyclic=True)
@@ -130,6 +137,10 @@ class RouteTable:
 
     def __len__(self) -> int:
         return len(self._subscriptions)
+
+    def nodes(self) -> int:
+        """How many nodes the subscriptions take in their trie."""
+        return self._subscriptions.nodes
 
     def reach(self) -> int:
         """How many nodes of the subscriptions' trie a single publication visits at most."""

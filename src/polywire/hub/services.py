@@ -165,12 +165,21 @@ class Services:
 
         Calls in flight go on.
         """
-        denied = _offers(self._providers, allowed=False)
-        allowed = _offers(self._suspended, allowed=True)
-        for service, provider in denied:
+        for service in self.known():
+            self.regrant_one(service)
+
+    def known(self) -> list[str]:
+        """All services that are on offer, or would be if the access rules allowed it."""
+        return [*self._providers, *self._suspended]
+
+    def regrant_one(self, service: str) -> None:
+        """``regrant`` for one service."""
+        denied = _offers(self._providers, service, allowed=False)
+        allowed = _offers(self._suspended, service, allowed=True)
+        for provider in denied:
             self.unserve(service, provider)
             self._suspended.setdefault(service, []).append(provider)
-        for service, provider in allowed:
+        for provider in allowed:
             self.serve(service, provider)
 
     def offered(self, service: str) -> bool:
@@ -330,14 +339,13 @@ def failed_body_text(message: Message) -> str:
     return f"the body failed: {failure.text}" if isinstance(failure, FailedAttachment) else "the body failed"
 
 
-def _offers(offers: dict[str, list[Provider]], *, allowed: bool) -> list[tuple[str, Provider]]:
-    """Those among these offers whose client may make them, or may not."""
-    found: list[tuple[str, Provider]] = []
-    for service, providers in offers.items():
-        for provider in providers:
-            client = provider.connection
-            if client is not None and client.grants.may_serve(service) == allowed:
-                found.append((service, provider))
+def _offers(offers: dict[str, list[Provider]], service: str, *, allowed: bool) -> list[Provider]:
+    """Those among the offers of a service whose client may make them, or may not."""
+    found: list[Provider] = []
+    for provider in offers.get(service, ()):
+        client = provider.connection
+        if client is not None and client.grants.may_serve(service) == allowed:
+            found.append(provider)
     return found
 
 

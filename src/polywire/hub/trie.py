@@ -128,6 +128,7 @@ class Trie(Generic[T]):
     def __init__(self) -> None:
         self._root: Final = Node()
         self._size = 0
+        self.nodes = 0
         self._tallies: Final[dict[Node, dict[int, int]]] = {}  # of wide nodes: how many children have which reach
 
     def __len__(self) -> int:
@@ -153,6 +154,7 @@ class Trie(Generic[T]):
             return False
         self._size += 1
         if made > 0:
+            self.nodes += made
             self._grown(path, levels, i64(len(levels)) - made)
         return True
 
@@ -173,6 +175,7 @@ class Trie(Generic[T]):
             depth -= 1
             path[depth].drop(levels[depth])
         if depth < i64(len(levels)):
+            self.nodes -= i64(len(levels)) - depth
             self._shrunk(path, levels, depth)
         return True
 
@@ -236,6 +239,40 @@ class Trie(Generic[T]):
                 break
         self._collect(nodes, found, deep=deep)
         return found  # type: ignore[return-value] # nodes hold what was added; a native node can't be generic
+
+    def few(self, key: str, most: int) -> list[T] | None:
+        """As ``find``, as long as that looks at no more than ``most`` nodes at a time; None where it would."""
+        found: list[object] = []
+        levels = key.split("/")
+        deep = levels[-1] == REST
+        if deep:
+            levels.pop()
+        nodes = [self._root]
+        for level in levels:
+            if level == ANY and _width(nodes, most) > most:
+                return None
+            nodes = _below(nodes, level, found)
+            if len(nodes) > most or len(found) > most:
+                return None
+            if not nodes:
+                break
+        looked = 0
+        while nodes:
+            looked += 1
+            node = nodes.pop()
+            node.collect(found)
+            if node.rest is not None:
+                node.rest.collect(found)
+            if deep:
+                if node.any is not None:
+                    nodes.append(node.any)
+                if node.children is not None:
+                    if len(node.children) > most:
+                        return None
+                    nodes.extend(node.children.values())
+            if looked + len(nodes) > most or len(found) > most:
+                return None
+        return found  # type: ignore[return-value] # as in find
 
     def _collect(self, nodes: list[Node], found: list[object], *, deep: bool) -> None:
         """The items of these nodes, and of all below them if ``deep``, else of a ``REST`` right below them."""
@@ -324,6 +361,17 @@ class Trie(Generic[T]):
             else:
                 tally.pop(before, None)
         return tally
+
+
+def _width(nodes: list[Node], most: int) -> int:
+    """How many nodes with a name are below these; more than ``most`` are not counted on."""
+    width = 0
+    for node in nodes:
+        if node.children is not None:
+            width += len(node.children)
+            if width > most:
+                break
+    return width
 
 
 def _below(nodes: list[Node], level: str, found: list[object]) -> list[Node]:

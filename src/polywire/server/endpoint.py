@@ -24,6 +24,14 @@ CLOSE_TIME = 2.0
 
 SMALL = 4 * 1024
 """Bytes of unfinished messages of one connection that are not counted."""
+SLICE = 16 * 1024
+LEAST_SLICE = 1024
+MOST_SLICE = 256 * 1024
+"""Bytes of a stream that are handled at once: at first, at least and at most, by the time they take."""
+
+LONG = 0.004
+SHORT = 0.001
+"""Seconds after which others get their turn, and seconds that are so few that more bytes can be handled at once."""
 
 EXPIRED = "login-expired"
 REVOKED = "login-revoked"
@@ -79,6 +87,14 @@ class HoldsUnfinished(Protocol):
         """There is no room for them: put the protocol's words into the outbox. The connection is closed then."""
 
 
+@runtime_checkable
+class GoesOn(Protocol):
+    """A session that keeps what is behind a large request until that is done."""
+
+    def go_on(self) -> None:
+        """It is done."""
+
+
 MakeSession = Callable[[Client, "Endpoint", Limits], Session]
 Wrap = Callable[[list[bytes | memoryview]], list[bytes | memoryview]]
 
@@ -106,6 +122,8 @@ class Endpoint:
         self._expiry: asyncio.TimerHandle | None = None
         self._hanging_up: asyncio.TimerHandle | None = None
         self._closing = False
+        self._slice = SLICE
+        self.is_stream = False  # what it carries can be cut anywhere
         self.is_established = False
         self.active = 0.0
         topics, replies, queues = gate.policies
@@ -116,6 +134,11 @@ class Endpoint:
     def is_closing(self) -> bool:
         """Whether the last words have been said."""
         return self._closing
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what the peer sends is put aside."""
+        return self._held is not None
 
     @property
     def certificate(self) -> Mapping[str, object] | None:
@@ -153,20 +176,47 @@ class Endpoint:
         self._holder = session if isinstance(session, HoldsUnfinished) else None
 
     def deliver(self, data: bytes | str) -> None:
-        """What the peer has sent: to the session, or aside while its login is under way."""
+        """What the peer has sent: to the session, or aside while its login or a large request is under way.
+
+        A long piece of a stream is handled slice by slice. Each time they have taken too long, others get their turn.
+        """
         self.active = self._gate.loop.time()
+        if len(data) <= self._slice or not self.is_stream:
+            self._deliver(data)
+            return
+        start = 0
+        while start < len(data):
+            if self._held is not None:
+                self._held.append(data[start:])
+                return
+            end = start + self._slice
+            self._deliver(data[start:end])
+            start = end
+
+    def _deliver(self, data: bytes | str) -> None:
         if self._held is not None:
             self._held.append(data)
             return
         session = self._session
         if session is None or self._closing:
             return
+        loop = self._gate.loop
+        begun = loop.time()
         self._guarded(session.received, data)
+        taken = loop.time() - begun
         holder = self._holder
         if holder is not None:
             pending = holder.pending()
             if pending > SMALL or self._counted:
                 self._count(pending + self._partial)
+        self._hold_if_busy()
+        if taken > LONG:
+            self._slice = max(LEAST_SLICE, self._slice // 4)
+            if not self.is_held and not self._closing:
+                self._hold()
+                loop.call_soon(self._go_on)
+        elif taken < SHORT and len(data) >= self._slice:
+            self._slice = min(MOST_SLICE, self._slice * 2)
         if self._gate.journaling is not None:
             self._gate.journaling.hold_if_full(self)
 
@@ -175,6 +225,33 @@ class Endpoint:
         self._partial = partial
         if self._holder is not None and (partial > SMALL or self._counted):
             self._count(self._holder.pending() + partial)
+
+    def _hold(self) -> None:
+        self._held = []
+        self.pause_reading()
+
+    def _hold_if_busy(self) -> None:
+        """Put aside what the peer sends until what it has asked for is done."""
+        client = self.client
+        if client is not None and self._held is None and not self._closing and self._gate.hub.busy(client):
+            self._hold()
+            self._gate.hub.when_idle(client, self._go_on)
+
+    def _go_on(self) -> None:
+        """Handle what was put aside."""
+        session, client = self._session, self.client
+        if session is None or client is None or self._closing:
+            self._held = None
+            return
+        if isinstance(session, GoesOn):
+            self._guarded(session.go_on)
+            if self._gate.hub.busy(client):
+                self._gate.hub.when_idle(client, self._go_on)
+                return
+        held, self._held = self._held or [], None
+        self.resume_reading()
+        for data in held:
+            self.deliver(data)
 
     def closed(self) -> None:
         """The connection has ended, whoever ended it."""
@@ -234,6 +311,7 @@ class Endpoint:
             if self._closing:
                 return
             self._guarded(done, who)
+            self._hold_if_busy()
             if isinstance(who, Identity) and who.expires is not None and not self._closing:
                 left = who.expires - self._gate.hub.clock() / 1e9
                 self._expiry = self._gate.loop.call_later(max(0.0, left), self._expired)

@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
-from polywire.hub.access import ANONYMOUS, NOTHING, AccessRules, Identity
+from polywire.hub.access import ANONYMOUS, NOTHING, AccessRules, Grants, Identity
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.outbox import POLICIES
 from polywire.hub.peer import Limits, Login, Refusal
+from polywire.hub.work import DONE, MORE, Job
+from polywire.protocols.mqtt.stored import SHARED, MqttSessions, SessionState
 from polywire.security.authenticator import Authenticator, LoginError, Throttled
 from polywire.security.credentials import Credentials
 from polywire.server.address import WILDCARDS, Address
@@ -33,6 +35,10 @@ LOGIN_THREADS = 2
 
 LOGINS_WAITING = 1000
 """Logins that may wait for a thread; further ones are turned away."""
+
+MQTT = "mqtt"
+RENEWAL = "reload"
+"""The owner of the work that a reload makes."""
 
 NAME_SHOWN = 64
 """How much of a name somebody claims to have goes to the log."""
@@ -59,7 +65,7 @@ class Gate:
         self._threads = ThreadPoolExecutor(LOGIN_THREADS, "polywire-login")
         self._waiting = 0
         self._listener_users: dict[str, str] = {}
-        self._gone: set[Client] = set()  # clients that a reload has locked out, on their way out
+        self._renewal: Renewal | None = None
         self._full = Seldom(log, loop.time)
         self._unfinished = Seldom(log, loop.time)
         self._failed = SeldomEach(log, loop.time)
@@ -105,6 +111,11 @@ class Gate:
         self.hub.set_policies(queue_policies(config))
         self.hub.most_reach = limits.pattern_cost
         self.hub.most_reach_together = limits.pattern_cost_total
+        self.hub.most_watchers = limits.watchers
+        self.hub.most_watchers_together = limits.watchers_total
+        self.hub.most_names_size = limits.names_size
+        self.hub.most_names_size_together = limits.names_size_total
+        self.hub.most_wills_size_together = limits.wills_size_total
         self.hub.retained.limit = limits.retained_messages
         self.hub.retained.most_octets = limits.retained_octets
         self._admission = admission
@@ -112,13 +123,11 @@ class Gate:
         fmqp = auth.listeners.fmqp if auth is not None else None
         self._listener_users = {"fmqp": fmqp} if fmqp else {}
         self.rules = admission.rules
-        for client in list(self.hub.clients.values()):
-            self._renew(client)
-        self.hub.services.regrant()
         self.hub.forget_views()
-        for endpoint in [each for each in self.connections if each.client in self._gone]:
-            endpoint.revoke()
-        self._gone.clear()
+        if self._renewal is not None:
+            self._renewal.stopped = True
+        self._renewal = Renewal(self)
+        self.hub.work.start(RENEWAL, self._renewal)
 
     @property
     def has_logins(self) -> bool:
@@ -194,6 +203,41 @@ class Gate:
             future = self._threads.submit(self._outcome, admission, authenticator, credentials, address)
             future.add_done_callback(lambda ended: self._back(ended, done))
 
+    def renew(self, client: Client) -> bool:
+        """Give a connected client the groups and rights it has today. False where it could not log in any more."""
+        identity = self._renewed(client.identity)
+        if identity is None:
+            self.hub.regrant(client, NOTHING)
+            return False
+        client.identity = identity
+        self.hub.regrant(client, self.rules.grants(identity, client.counters.protocol))
+        return True
+
+    def renew_stored(self) -> None:
+        """Let the MQTT sessions that the journal has brought back collect what their users may subscribe to today."""
+        sessions = self.hub.shared.get(SHARED)
+        if isinstance(sessions, MqttSessions):
+            self.hub.work.start(RENEWAL, sessions.regranting(self.stored_grants))
+            self.hub.work.finish()
+
+    def stored_grants(self, state: SessionState) -> Grants:
+        """What the user of a stored MQTT session may do today: nothing where it could not log in any more."""
+        identity = state.identity
+        if not identity.how:  # an older journal does not say it
+            known = self._admission.authenticator is not None and identity.name
+            identity = Identity(identity.name, identity.groups, "password" if known else "anonymous")
+        renewed = self._renewed(identity)
+        return NOTHING if renewed is None else self.rules.grants(renewed, MQTT)
+
+    def _renewed(self, identity: Identity) -> Identity | None:
+        authenticator = self._admission.authenticator
+        if authenticator is None:
+            return identity
+        renewed = authenticator.renewed(identity)
+        if renewed is None or (renewed.how == "listener" and renewed.name not in self._listener_users.values()):
+            return None
+        return self._admission.with_groups(renewed)
+
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -215,18 +259,6 @@ class Gate:
         if self.open:
             self._full.warn("a connection is refused: there are %d, and no more are allowed", taken)
         return False
-
-    def _renew(self, client: Client) -> None:
-        """Give a connected client the groups and rights it has today; note it where it could not log in any more."""
-        authenticator = self._admission.authenticator
-        if authenticator is not None:
-            renewed = authenticator.renewed(client.identity)
-            if renewed is None or (renewed.how == "listener" and renewed.name not in self._listener_users.values()):
-                self._gone.add(client)
-                self.hub.regrant(client, NOTHING)
-                return
-            client.identity = self._admission.with_groups(renewed)
-        self.hub.regrant(client, self.rules.grants(client.identity, client.counters.protocol))
 
     def _back(self, ended: "Future[Identity | Refusal]", done: Callable[[Identity | Refusal], None]) -> None:
         """A thread is done: go on in the loop."""
@@ -258,6 +290,44 @@ class Gate:
         fields = {"address": address, "action": "login", "reason": reason}
         self._failed.warn(_host(address), "login from %s refused: %s", address, reason, **fields)
         return Refusal(reason, wait)
+
+
+class Renewal(Job):
+    """What a reload changes for those who are there: clients, stored MQTT sessions, and then services on offer.
+
+    One at a time; who could not log in any more gets nothing from then on, and is disconnected.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self.stopped = False  # another one does it
+        self._gate = gate
+        self._endpoints = {each.client: each for each in gate.connections}
+        self._clients = list(gate.hub.clients.values())
+        sessions = gate.hub.shared.get(SHARED)
+        self._stored = sessions.regranting(gate.stored_grants) if isinstance(sessions, MqttSessions) else None
+        self._services: list[str] | None = None
+
+    def step(self) -> int:
+        """Look at one of them."""
+        hub = self._gate.hub
+        if self.stopped:
+            return DONE
+        if self._clients:
+            client = self._clients.pop()
+            if not client.leaving and not self._gate.renew(client):
+                endpoint = self._endpoints.get(client)
+                if endpoint is not None:
+                    endpoint.revoke()
+            return MORE
+        if self._stored is not None and self._stored.step() != DONE:
+            return MORE
+        if self._services is None:
+            hub.forget_views()
+            self._services = hub.services.known()
+        if self._services:
+            hub.services.regrant_one(self._services.pop())
+            return MORE
+        return DONE
 
 
 class Counted(Protocol):

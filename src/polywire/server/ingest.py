@@ -414,7 +414,7 @@ class Ingest:
             async for name in in_slices(decoded.queued):
                 made = hub.queues.get(name)
                 if made is not None and made.idle():
-                    del hub.queues[name]
+                    hub.forget_queue(name)
             raise
         return heard
 

@@ -52,6 +52,7 @@ class JournalKeeper:
         self._journaling.hold = self._housekeeping.hold
         wills: list[dict[str, Any]] = []
         counts = restore(hub, _rows(state), gate.limits, wills)
+        gate.renew_stored()
         gate.journaling = self._journaling
         words = "journal %s, %d rows; put back: %d retained messages, %d in queues, %d MQTT sessions"
         log.info(words, config.path, journal.next_offset, *counts)

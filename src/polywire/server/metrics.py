@@ -159,6 +159,13 @@ class HubCollector(Collector):
         words = "Bytes of messages of which only a part has arrived."
         yield GaugeMetricFamily("polywire_unfinished_bytes", words, self._gate.unfinished)
         yield GaugeMetricFamily("polywire_subscriptions", "Subscriptions.", len(hub.table))
+        yield GaugeMetricFamily("polywire_names_bytes", "Memory for the names that clients use.", hub.names_total())
+        yield GaugeMetricFamily("polywire_watchers", "Watchers of the demand for topics.", len(hub.demand))
+        yield GaugeMetricFamily("polywire_wills_bytes", "Memory for last wills.", hub.wills_size)
+        yield GaugeMetricFamily("polywire_work_owners", "Clients whose large requests are in progress.", len(hub.work))
+        yield CounterMetricFamily("polywire_work_slices", "Slices of large requests done.", int(hub.work.slices))
+        longest = int(hub.work.longest) / 1e9
+        yield GaugeMetricFamily("polywire_work_longest_slice_seconds", "The longest of them.", longest)
         yield GaugeMetricFamily("polywire_retained_messages", "Retained messages.", len(hub.retained))
         yield GaugeMetricFamily("polywire_retained_octets", "Their size.", hub.retained.size)
         yield GaugeMetricFamily("polywire_calls_under_way", "Calls that have not ended.", hub.services.under_way())

@@ -76,7 +76,7 @@ def deliver_parts(hub: Hub, folder: Path) -> int:
         return 0
     journal = open_journal(folder)
     stored = sessions_of(hub, PROTOCOLS.index("mqtt")).stored
-    names = {id(each): client for client, state in stored.items() for each in state.away}
+    names = {id(each): client for client, state in stored.items() for each in state.away.values()}
     for part, progress in unfinished:
         first, end = progress.undelivered or (0, 0)
         rows = journal.scan(["client", "correlation"], from_offset=end, kinds="deliver", on_corrupt="skip")
@@ -120,6 +120,7 @@ def publish_wills(hub: Hub, wills: Iterable[Row], rules: AccessRules) -> None:
         clients[number].wills.add(message, message.size())
     for client in clients.values():
         hub.send_wills(client)
+    hub.work.finish()
 
 
 def message_of(row: Row, *, retain: bool) -> Message:
@@ -166,6 +167,8 @@ class _Session:
         self._away_since = 0
         self._doubtful = 0
         self._bridge = False
+        self._groups: tuple[str, ...] = ()
+        self._how = ""
         self._filters: list[tuple[str, int]] = []
         self._held: set[int] = set()
         self._due: dict[int, Publish] = {}  # by the offset of the delivery
@@ -182,6 +185,8 @@ class _Session:
             self._away_since = time_of(row) if "away" in headers else 0
             self._doubtful = headers.get("away", 0)
             self._bridge = headers.get("bridge", False)
+            self._groups = tuple(headers.get("groups", ()))
+            self._how = headers.get("how", "")
         elif kind == "subscribe":
             self._filters.append((row["channel"], qos))
         elif kind == "hold":
@@ -228,6 +233,8 @@ class _Session:
             self._away_since,
             self._doubtful,
             self._bridge,
+            self._groups,
+            self._how,
         )
 
     def _again(self, offset: int) -> Publish:

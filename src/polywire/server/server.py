@@ -216,7 +216,7 @@ class Server:
         """Wait until what was accepted is written and answered, and every call has ended, or the time is over."""
         while self._loop.time() < end:
             busy = self.hub.services.under_way() or any(each.busy() for each in self.gate.connections)
-            busy = busy or (self._http is not None and self._http.busy())
+            busy = busy or len(self.hub.work) > 0 or (self._http is not None and self._http.busy())
             if not busy:
                 return
             await asyncio.sleep(SETTLE_STEP)

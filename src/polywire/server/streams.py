@@ -12,6 +12,7 @@ class StreamProtocol(asyncio.Protocol):
 
     def __init__(self, endpoint: Endpoint, knock: Knock | None = None) -> None:
         self._endpoint = endpoint
+        endpoint.is_stream = True
         self._knock = knock
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

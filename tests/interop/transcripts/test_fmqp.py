@@ -565,15 +565,15 @@ def test_each_flag(join: Peers, topic: bytes) -> None:
 
 @pytest.mark.rule("FMQP-76")
 def test_last_wills_past_a_limit_are_discarded_and_counted() -> None:
-    with running_hub("limits.wills=3", "limits.wills_size=1024") as hub, Peers(hub) as join:
+    with running_hub("limits.wills=3", "limits.wills_size=2 KiB") as hub, Peers(hub) as join:
         listener, many, large = join(), join(), join()
         listener.say(SUBSCRIBE, b"*")
         listener.settled()
         for number in range(5):
             many.say(PUBLISH | LAST_WILL, b"many", b"%d" % number)
-        for size in (600, 600, 300):
+        for size in (700, 700, 300):
             large.say(PUBLISH | LAST_WILL, b"large", bytes(size))
-        for client, name, bodies in ((many, b"many", [b"0", b"1", b"2"]), (large, b"large", [bytes(600), bytes(300)])):
+        for client, name, bodies in ((many, b"many", [b"0", b"1", b"2"]), (large, b"large", [bytes(700), bytes(300)])):
             client.settled()
             client.socket.close()
             for body in bodies:

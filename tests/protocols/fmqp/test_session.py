@@ -5,6 +5,7 @@ import pytest
 from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.channels import from_stars
 from polywire.hub.message import Message
+from polywire.hub.names import name_cost
 from polywire.hub.peer import Limits
 from polywire.protocols.fmqp.frames import (
     CACHE,
@@ -168,15 +169,19 @@ def test_an_empty_last_will_with_the_cache_flag_clears_the_cache_when_its_client
     assert (len(heard(listener)), len(other.got)) == (1, 1)
 
 
+WILL = name_cost("a")
+"""What a last will takes besides its topic and body."""
+
+
 @pytest.mark.rule("FMQP-76")
 @pytest.mark.parametrize(
     ("limits", "kept"),
     [
         (Limits(wills=0), []),
         (Limits(wills=2), [b"123", b"45"]),
-        (Limits(wills_size=4), [b"123"]),
-        (Limits(wills_size=6), [b"123", b"6"]),
-        (Limits(wills_size=3), [b"45"]),
+        (Limits(wills_size=WILL + 4), [b"123"]),
+        (Limits(wills_size=2 * WILL + 6), [b"123", b"6"]),
+        (Limits(wills_size=WILL + 3), [b"45"]),
     ],
 )
 def test_last_wills_past_a_limit_are_discarded_and_counted(site: Site, limits: Limits, kept: list[bytes]) -> None:
@@ -192,7 +197,7 @@ def test_last_wills_past_a_limit_are_discarded_and_counted(site: Site, limits: L
 def test_a_last_will_keeps_its_other_flags_and_they_count_for_its_size(site: Site) -> None:
     listener = join(site, Subscription("a"))
     client = join(site, Publication("a", b"xy", LAST_WILL | DEBUG))
-    assert client.client.wills.size == 5
+    assert client.client.wills.size == WILL + 5
     client.lose()
     assert heard(listener) == [Publication("a", b"xy", DEBUG)]
 

@@ -273,7 +273,7 @@ def test_many_sessions_are_ended_a_few_at_a_time() -> None:
     slow.limits = book.limits
     slow.stored.update(book.stored)
     for client_id, state in book.stored.items():
-        state.away = []
+        state.away.clear()
         slow._owner("").stored[client_id] = state
     slow._age()
     assert 20 <= len(slow.stored) < 50

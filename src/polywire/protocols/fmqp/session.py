@@ -16,6 +16,7 @@ from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
 from polywire.hub.hub import FORBIDDEN, QUEUE_PREFIX, TOO_MANY_QUEUES, Hub
 from polywire.hub.message import Message
+from polywire.hub.names import name_cost
 from polywire.hub.outbox import Outbox
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.queues import Consumer, Delivery, Queue
@@ -293,7 +294,7 @@ class FmqpSession:
             return
         if not message.body and not message.retain and not service:
             return  # FMQP-09: publishing it would do nothing
-        size = message.size() + (len(message.body) if message.encoded else 0)
+        size = name_cost(message.channel) + message.size() + (len(message.body) if message.encoded else 0)
         if len(wills) >= self._max_wills:
             reason = f"more than {self._max_wills} last wills"
         elif wills.size + size > self._max_wills_size:
@@ -301,8 +302,9 @@ class FmqpSession:
         else:
             encoded = message.encoded.get(client.protocol * 16)
             mark = encoded[0] if isinstance(encoded, bytes) and encoded else 0
-            self._hub.leave_will(client, message, size, mark)
-            return
+            if self._hub.leave_will(client, message, size, mark):
+                return
+            reason = "too many bytes of last wills of all clients"
         self._hub.fault(client, "FMQP-76", reason, message.body)
 
     def _subscribe(self, frame: Subscribe) -> None:
@@ -320,15 +322,14 @@ class FmqpSession:
             self._consume(frame.topic)
         else:
             subscription = FmqpSubscription(pattern, client, counted=not frame.debug)
-            for message in self._hub.subscribe(client, frame.topic, subscription) or ():
-                subscription.deliver(message)
+            if self._hub.subscribe(client, frame.topic, subscription) is None:
+                self._hub.replay(client, subscription)
 
     def _watch(self, topic: str, pattern: str) -> None:
         watcher = self._client.watchers.get(topic)
-        if watcher is not None:
-            self._hub.demand.remind(watcher)
-        else:
-            self._hub.watch(self._client, topic, FmqpWatcher(pattern, self._client.outbox))
+        if watcher is None:
+            watcher = FmqpWatcher(pattern, self._client.outbox)
+        self._hub.watch(self._client, topic, watcher)
 
     def _consume(self, topic: str) -> None:
         if not self._hub.takes_queue(topic):

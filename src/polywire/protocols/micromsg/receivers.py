@@ -51,7 +51,7 @@ class MicromsgSubscription(Subscription):
             seen.message = message
         self._outgoing.topic(message)
 
-    def deliver_kept(self, message: Message) -> None:
+    def deliver_retained(self, message: Message) -> None:
         """Send a retained message, which this subscription is to have whatever others had."""
         if self.lets_through(message):
             self._outgoing.topic(message)

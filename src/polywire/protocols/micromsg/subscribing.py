@@ -5,8 +5,15 @@ from typing import Final, final
 
 from polywire.hub.access import SUBSCRIBE
 from polywire.hub.client import Client
-from polywire.hub.hub import COSTLY_PATTERN, NO_QUEUE, QUEUE_PREFIX, TOO_MANY_QUEUES, Hub, is_queue
 from polywire.hub.hub import FORBIDDEN as NOT_ALLOWED
+from polywire.hub.hub import (
+    NO_QUEUE,
+    QUEUE_PREFIX,
+    SUBSCRIPTION_REFUSALS,
+    TOO_MANY_QUEUES,
+    Hub,
+    is_queue,
+)
 from polywire.protocols.micromsg import commands, places
 from polywire.protocols.micromsg.errors import BAD_FILTER, FORBIDDEN
 from polywire.protocols.micromsg.filters import Filter
@@ -62,12 +69,11 @@ class Receivers:
         else:
             self._seen.filters = len(self._filters)
             subscription = MicromsgSubscription(channel, client, self._outgoing, condition, self._seen)
-            retained = self._hub.subscribe(client, channel, subscription)
-            if retained is None:
+            refused = self._hub.subscribe(client, channel, subscription)
+            if refused is not None:
                 self._count_filter(channel, 0)
-                return Error(FORBIDDEN, (("destination", destination), ("reason", COSTLY_PATTERN)))
-            for message in retained:
-                subscription.deliver_kept(message)
+                return Error(FORBIDDEN, (("destination", destination), ("reason", SUBSCRIPTION_REFUSALS[refused])))
+            self._hub.replay(client, subscription)
         return None
 
     def unsubscribe(self, destination: str) -> Error | None:
@@ -103,9 +109,7 @@ class Receivers:
             turns[-1].queue.dispatch()
 
     def end(self) -> None:
-        """The connection is gone. MICROMSG-139: what was not acknowledged returns to its queue."""
-        for consumer in list(self._consumers.values()):
-            self._hub.stop_consuming(self._client, consumer)
+        """The connection is gone. MICROMSG-139: what was not acknowledged returns to its queue, by ``Hub.leave``."""
         self._consumers.clear()
         self._turns.clear()
 

@@ -9,6 +9,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, final
 
+import msgspec.json
+
+from polywire.hub.access import Identity
 from polywire.hub.message import Message
 from polywire.hub.recorder import UNRECORDED, Recorder
 
@@ -31,18 +34,18 @@ class Ledger:
         self.waiting: Final[deque[int]] = deque(waiting)
         self.sent: Final[dict[int, int]] = dict(sent)
 
-    def begin(self, user: str, *, anew: bool, bridge: bool) -> None:
-        """The session's client has connected."""
-        headers = '{"bridge":true}' if bridge else ""
-        self._recorder.session(self._protocol, self._name, user, kept=True, anew=anew, headers=headers)
+    def begin(self, who: Identity, *, anew: bool, bridge: bool) -> None:
+        """The session's client has connected. Who it is decides later what the session may collect."""
+        headers = _json(_about(who, bridge=bridge))
+        self._recorder.session(self._protocol, self._name, who.name, kept=True, anew=anew, headers=headers)
 
-    def away(self, user: str, *, doubtful: int, bridge: bool) -> None:
+    def away(self, who: Identity, *, doubtful: int, bridge: bool) -> None:
         """The session's client has gone. What waits under a name below ``doubtful`` may have been sent before.
 
         The row's time is when the client went. A session without this row had a client when its hub was killed.
         """
-        headers = f'{{"away":{doubtful},"bridge":true}}' if bridge else f'{{"away":{doubtful}}}'
-        self._recorder.session(self._protocol, self._name, user, kept=True, anew=False, headers=headers)
+        headers = _json({"away": doubtful, **_about(who, bridge=bridge)})
+        self._recorder.session(self._protocol, self._name, who.name, kept=True, anew=False, headers=headers)
 
     def end(self) -> None:
         """Nothing is kept any more."""
@@ -113,6 +116,19 @@ class Ledger:
     def _finish(self, offset: int) -> None:
         if offset != UNRECORDED:
             self._recorder.finished(self._protocol, self._name, offset)
+
+
+def _about(who: Identity, *, bridge: bool) -> dict[str, object]:
+    about: dict[str, object] = {"how": who.how}
+    if who.groups:
+        about["groups"] = sorted(who.groups)
+    if bridge:
+        about["bridge"] = True
+    return about
+
+
+def _json(value: dict[str, object]) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def end_session(recorder: Recorder, protocol: int, name: str) -> None:

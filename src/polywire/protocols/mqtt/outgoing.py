@@ -21,7 +21,7 @@ from polywire.hub.routes import Subscription
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.flows import Sender, footprint
 from polywire.protocols.mqtt.packets import Puback, Pubcomp, Publish, Pubrec
-from polywire.protocols.mqtt.stored import UNENCODABLE, SessionState
+from polywire.protocols.mqtt.stored import UNENCODABLE, SessionState, sessions_of
 from polywire.protocols.mqtt.topics import name_for
 from polywire.protocols.mqtt.writing import check_publication, encode, publication
 
@@ -40,6 +40,7 @@ class Outgoing:
         self._client: Final = client
         self._outbox: Final[Outbox] = client.outbox
         self._state: Final = state
+        self._sessions: Final = sessions_of(hub, client.protocol)
         self._sender: Final[Sender] = state.sender
         self._forms: i64 = client.protocol * FORMS
         self._resumed = False
@@ -68,6 +69,9 @@ class Outgoing:
     def send(self, message: Message, pattern: str, qos: i64, retain: bool) -> None:
         """Send a topic's message, now or when the client has acknowledged enough."""
         outbox = self._outbox
+        if self.ended:  # the session is being stored, filter by filter
+            self._sessions.keep_if_stored(self._state, message, pattern, qos)
+            return
         if qos == 0:
             data = self._plain(message, pattern, retain)
             if not data:
@@ -138,6 +142,15 @@ class Outgoing:
                 self._outbox.put(encode(answer))
         if self._state.waiting_octets != 0:
             self.pump()
+
+    def handed_over(self, message: Message) -> bool:
+        """Whether the session has this message already, by another filter whose subscription is stored."""
+        return self._state.handing and self._state.has_seen(message)
+
+    def put_away(self, topic_filter: str, pattern: str, qos: int) -> None:
+        """The connection has ended: where the session is kept, let a stored subscription take the place of one."""
+        allowed = self._client.grants.may_subscribe(pattern, dollar=False)
+        self._sessions.put_away(self._state, topic_filter, qos, allowed=allowed)
 
     def pump(self) -> None:
         """Send what waits, as far as it may go."""
@@ -229,18 +242,25 @@ class _Due:
 class MqttSubscription(Subscription):
     """A topic filter of a connected client. What goes to a bridge is never written as it came in."""
 
-    def __init__(self, pattern: str, qos: int, client: Client, outgoing: Outgoing) -> None:
+    def __init__(self, pattern: str, qos: int, client: Client, outgoing: Outgoing, topic_filter: str) -> None:
         protocol = -1 if outgoing.bridge else client.protocol
         super().__init__(pattern, client.outbox, client.number, protocol=protocol, rank=qos)
         self._outgoing: Final = outgoing
+        self._topic_filter: Final = topic_filter
 
     def deliver(self, message: Message) -> None:
         """MQTT-094: as a message that is not retained. MQTT-118: with the lower QoS. MQTT-201: but to a bridge."""
         outgoing = self._outgoing
+        if outgoing.handed_over(message):
+            return
         if not outgoing.bridge:
             outgoing.send(message, self.pattern, min(message.qos, self.rank), False)
         elif message.origin != self.group:
             outgoing.send(message, self.pattern, min(message.qos, self.rank), message.retain)
+
+    def leave(self) -> None:
+        """The connection has ended."""
+        self._outgoing.put_away(self._topic_filter, self.pattern, self.rank)
 
     def deliver_retained(self, message: Message) -> None:
         """MQTT-093: because the subscription is new."""

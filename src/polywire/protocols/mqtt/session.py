@@ -12,8 +12,10 @@ from mypy_extensions import i64
 from polywire.hub.access import PUBLISH, Identity
 from polywire.hub.client import Client
 from polywire.hub.hub import DRAINING, SERVICE_CHANNEL, Hub
+from polywire.hub.names import name_cost
 from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
+from polywire.hub.work import DONE, WAIT, Job
 from polywire.protocols.frame import Frame, Run
 from polywire.protocols.mqtt.errors import RemoteProtocolError
 from polywire.protocols.mqtt.frames import MAX_HEADER, Decoder
@@ -150,6 +152,30 @@ class MqttSession:
         """MQTT-076: no CONNECT in time, or nothing heard for too long: close."""
         self.goodbye()
 
+    def go_on(self) -> None:
+        """What the client has asked for is done: handle what came behind it."""
+        early, failure = self._early, self._early_failure
+        self._early = ()
+        self._early_failure = None
+        if self._phase == CONNECTED and (early or failure is not None):
+            self._handle(early, -1, failure)
+
+    def enter(self, who: Identity) -> int:
+        """Let a client in as soon as its session is free: another connection may have it."""
+        frame = self._connect
+        if frame is None or self._phase != LOGGING_IN:
+            return DONE
+        if self._sessions.must_wait(frame.client_id, self._client.number):
+            return WAIT
+        self._connect = None
+        if frame.client_id and self._sessions.belongs_to_another(frame.client_id, who.name):
+            self._refuse(IDENTIFIER_REJECTED, WRONG_OWNER)
+        elif not frame.clean_session and not self._sessions.admits(frame.client_id, who.name, self._limits):
+            self._refuse(SERVER_UNAVAILABLE, SESSIONS_FULL)
+        else:
+            self._accept(frame, who)
+        return DONE
+
     def _handle(self, items: Sequence[object], version: i64, failure: RemoteProtocolError | None) -> None:
         index: i64 = 0
         incoming = self._incoming
@@ -165,10 +191,11 @@ class MqttSession:
                     if incoming is not None:
                         incoming.record()
                     self._frame(cast("Frame", item))
-                if self._phase == LOGGING_IN:
+                if self._phase == LOGGING_IN or self._hub.work.busy(self._client.number):
+                    # Until the login, or a large request, is done; ``go_on`` handles the rest.
                     self._early = items[index:]
                     self._early_failure = failure
-                    return
+                    break
                 if self._phase == CLOSED:
                     break
         except RemoteProtocolError as error:
@@ -177,7 +204,9 @@ class MqttSession:
         if incoming is not None:
             incoming.record()
             incoming.acknowledge()
-        if failure is not None and self._phase != CLOSED:
+        if self._phase == LOGGING_IN:
+            return
+        if failure is not None and failure is not self._early_failure and self._phase != CLOSED:
             self._fail(failure)
         elif self._subscriptions is not None and self._phase == CONNECTED:
             self._subscriptions.dispatch()
@@ -214,30 +243,38 @@ class MqttSession:
         frame = self._connect
         if frame is None or self._phase != LOGGING_IN:
             return
-        self._connect = None
         if isinstance(who, Refusal):
+            self._connect = None
             self._refuse(NOT_AUTHORIZED if frame.user_name is None else BAD_USER_NAME_OR_PASSWORD, LOGIN)
-        elif frame.client_id and self._sessions.belongs_to_another(frame.client_id, who.name):
-            self._refuse(IDENTIFIER_REJECTED, WRONG_OWNER)
-        elif not frame.clean_session and not self._sessions.admits(frame.client_id, who.name, self._limits):
-            self._refuse(SERVER_UNAVAILABLE, SESSIONS_FULL)
-        else:
-            self._accept(frame, who.name)
-        early = self._early
-        failure = self._early_failure
-        self._early = ()
-        self._early_failure = None
-        if self._phase == CONNECTED and (early or failure is not None):
-            self._handle(early, self._hub.table.changes, failure)
+            return
+        if self._may_take_over(frame, who.name):
+            self._sessions.take_over(frame.client_id)
+        self._hub.work.start(self._client.number, _Entering(self, who))
+        if not self._hub.work.busy(self._client.number):
+            self.go_on()
 
-    def _accept(self, frame: Connect, user: str) -> None:
+    def _may_take_over(self, frame: Connect, user: str) -> bool:
+        """Whether the client gets the session it asks for, so that whoever has it at the moment has to go."""
+        if not frame.client_id or self._sessions.belongs_to_another(frame.client_id, user):
+            return False
+        return frame.clean_session or self._sessions.admits(frame.client_id, user, self._limits)
+
+    def _accept(self, frame: Connect, who: Identity) -> None:
         hub, client = self._hub, self._client
         state = self._sessions.claim(
-            frame.client_id, user, self._limits, self._taken_over, clean=frame.clean_session, bridge=frame.bridge
+            frame.client_id,
+            who.name,
+            self._limits,
+            self._taken_over,
+            clean=frame.clean_session,
+            bridge=frame.bridge,
+            identity=who,
         )  # MQTT-072
         incoming = Incoming(hub, client, state, self._limits.message_size, self._close)
         incoming.now = self._now
         outgoing = Outgoing(hub, client, state)
+        state.send = outgoing.send
+        client.reach = state.reach
         subscriptions = Subscriptions(hub, client, state, outgoing, self._limits.subscriptions)
         self._state = state
         self._incoming = incoming
@@ -255,12 +292,19 @@ class MqttSession:
                 hub.refuse(client, PUBLISH, will.topic, SERVICE_CHANNEL, will.payload)
             else:
                 message = incoming.message(will.topic, will.payload, will.qos, will.retain)
-                hub.leave_will(client, message, message.size())
+                hub.leave_will(client, message, name_cost(will.topic) + message.size())
         if frame.keep_alive:
             self._silence = frame.keep_alive * NANOSECONDS * 3 // 2
             self._alarm = hub.later(frame.keep_alive * 1.5, self._listen)
         client.outbox.put(encode(Connack(state.present, ACCEPTED)))
-        subscriptions.resume_topics()
+        subscriptions.resume_topics(self._topics_resumed)
+
+    def _topics_resumed(self) -> None:
+        state = self._state
+        if state is None or self._ended:
+            return
+        state.handed()
+        hub = self._hub
         if state.ledger is None:
             self._resume()
         else:  # nothing of the session is sent again before it is safe, as nothing of it was sent for the first time
@@ -335,8 +379,11 @@ class MqttSession:
             cast("Outgoing", self._outgoing).give_back()
             cast("Subscriptions", self._subscriptions).stop_consuming()
             # Before the will, which may be for the session itself.
+            state.reach = self._client.reach
             self._sessions.part(state, self._limits)
         self._hub.leave(self._client)
+        if state is not None and state.stored:
+            self._hub.work.start(self._client.number, _Parted(self._sessions, state))
 
     def _acknowledged(self, frame: Puback | Pubrec | Pubcomp) -> None:
         outgoing = self._outgoing
@@ -352,3 +399,30 @@ class MqttSession:
             cast("Outgoing", self._outgoing).pump()
         if self._subscriptions is not None:
             self._subscriptions.dispatch()
+
+
+@final
+class _Entering(Job):
+    """A client whose login is done, before its session is free."""
+
+    def __init__(self, session: MqttSession, who: Identity) -> None:
+        self._session: Final = session
+        self._who: Final = who
+
+    def step(self) -> int:
+        """Let it in, if that can be."""
+        return self._session.enter(self._who)
+
+
+@final
+class _Parted(Job):
+    """The end of a connection whose session is kept: all its subscriptions are stored by now."""
+
+    def __init__(self, sessions: MqttSessions, state: SessionState) -> None:
+        self._sessions: Final = sessions
+        self._state: Final = state
+
+    def step(self) -> int:
+        """Let the session's next connection have it."""
+        self._sessions.parted(self._state)
+        return DONE

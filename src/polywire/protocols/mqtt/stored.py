@@ -12,14 +12,17 @@ from typing import ClassVar, Final, cast, final
 
 from mypy_extensions import i64, mypyc_attr
 
+from polywire.hub.access import NOTHING, Grants, Identity
 from polywire.hub.channels import from_mqtt
 from polywire.hub.counters import Counters
-from polywire.hub.hub import Hub, is_queue
+from polywire.hub.hub import SHOWN, Hub, is_queue
 from polywire.hub.message import Message
+from polywire.hub.names import name_cost
 from polywire.hub.outbox import Nowhere, Outbox, Timer
 from polywire.hub.peer import Limits
 from polywire.hub.queues import Delivery
 from polywire.hub.routes import Subscription
+from polywire.hub.work import DONE, MORE, Job
 from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.flows import OVERHEAD, Receiver, Sender, footprint
@@ -50,6 +53,7 @@ OFFLINE_FULL: Final = "offline-full"
 SESSION_EXPIRED: Final = "session-expired"
 SESSIONS_FULL: Final = "sessions"
 SESSION_AGE: Final = "session-age"
+PATTERN_COST: Final = "pattern-cost"
 UNENCODABLE: Final = "unencodable"
 
 
@@ -60,7 +64,7 @@ class Snapshot(Frame):
 
     The names are those of a ``Ledger``: of the packets in ``unfinished`` by their ids, and of those in ``waiting``.
     ``away_since`` is the time of day at which its client went, 0 where the client was there to the end; ``doubtful`` is
-    as in ``SessionState``.
+    as in ``SessionState``. ``groups`` and ``how`` are the user's, as in ``Identity``, as far as they are known.
     """
 
     __match_args__: ClassVar[tuple[str, ...]] = (
@@ -75,6 +79,8 @@ class Snapshot(Frame):
         "away_since",
         "doubtful",
         "bridge",
+        "groups",
+        "how",
     )
 
     def __init__(
@@ -90,6 +96,8 @@ class Snapshot(Frame):
         away_since: int = 0,
         doubtful: int = 0,
         bridge: bool = False,
+        groups: tuple[str, ...] = (),
+        how: str = "",
     ) -> None:
         self.client_id: Final = client_id
         self.user: Final = user
@@ -102,6 +110,8 @@ class Snapshot(Frame):
         self.away_since: Final = away_since
         self.doubtful: Final = doubtful
         self.bridge: Final = bridge
+        self.groups: Final = groups
+        self.how: Final = how
 
 
 @final
@@ -125,6 +135,11 @@ class SessionState:
     ``deliveries`` are the queues' messages among the packets in flight, which stay the queues'. ``end`` ends the
     connection that has the session at the moment. ``since`` is when the client went, by the monotonic clock. What waits
     under a name of the ledger below ``doubtful`` may have been sent by an earlier life of the hub.
+
+    ``identity`` is who the client was when it was last here. ``away`` are the subscriptions of a client that is away,
+    by filter; those in ``suspended`` are not allowed at the moment. When the client returns or goes, its subscriptions
+    are exchanged one by one, and ``handing`` is true meanwhile. ``send`` is the connection's way to its client.
+    ``reach`` is as in ``Client``, ``names_size`` what the names of a stored session take.
     """
 
     def __init__(self, client_id: str, user: str, sender: Sender, receiver: Receiver) -> None:
@@ -139,7 +154,17 @@ class SessionState:
         self.waiting_octets: i64 = 0
         self.deliveries: Final[dict[int, Delivery]] = {}
         self.end: Callable[[], None] | None = None
-        self.away: list[Subscription] = []
+        self.identity = Identity(user)
+        self.away: Final[dict[str, AwaySubscription]] = {}
+        self.suspended: Final[set[str]] = set()
+        self.handing = False
+        self.over = False  # nothing of it is kept any more
+        self.stored = False
+        self.group = 0
+        self.send: Callable[[Message, str, i64, bool], None] | None = None
+        self.reach = 0
+        self.names_size = 0
+        self._seen: Message | None = None
         self.most = 0
         self.since = 0
         self.doubtful = 0
@@ -149,6 +174,18 @@ class SessionState:
     def octets(self) -> i64:
         """About what its messages take."""
         return self.waiting_octets + self.sender.octets
+
+    def has_seen(self, message: Message) -> bool:
+        """Whether this message was the last one to come, by whichever of its filters."""
+        if self._seen is message:
+            return True
+        self._seen = message
+        return False
+
+    def handed(self) -> None:
+        """All its subscriptions are stored, or all are a connection's."""
+        self.handing = False
+        self._seen = None
 
     def push(self, frame: Publish) -> None:
         """Let one more message wait."""
@@ -206,9 +243,14 @@ class AwaySubscription(Subscription):
 
     def deliver(self, message: Message) -> None:
         """MQTT-034: store it, unless it is one with QoS 0."""
+        state = self._state
         qos = min(message.qos, self.rank)
-        if qos > 0:
-            self._sessions.keep(self._state, message, self.pattern, qos)
+        if qos == 0 or state.over or (state.handing and state.has_seen(message)):
+            return
+        if state.send is not None:
+            state.send(message, self.pattern, qos, state.bridge and message.retain)
+        else:
+            self._sessions.keep(state, message, self.pattern, qos)
 
 
 @final
@@ -232,6 +274,7 @@ class MqttSessions:
         self._timer: Timer | None = None
         self._last_away = 0
         self._last_name = 0
+        self._parting: Final[dict[str, list[object]]] = {}  # who waits for sessions that are being stored
 
     def admits(self, client_id: str, user: str, limits: Limits) -> bool:
         """MQTT-196: whether a client may have a session that is kept: what is too many, its own user must give up."""
@@ -261,30 +304,33 @@ class MqttSessions:
         *,
         clean: bool,
         bridge: bool = False,
+        identity: Identity | None = None,
     ) -> SessionState:
-        """The session a client that connects is to have. Ask ``belongs_to_another`` and ``admits`` first.
+        """The session a client that connects is to have.
 
-        MQTT-071: whoever has it at the moment is disconnected.
+        Ask ``belongs_to_another``, ``admits`` and ``take_over`` first.
         """
         self.limits = limits
         if not client_id:
             client_id = self._own_name()
-        live = self.live.get(client_id)
-        if live is not None and live.end is not None:
-            live.end()
+        self.take_over(client_id)
         state = self._take(client_id)
         recorder = self._hub.recorder
         if recorder is not None and clean and state is not None:
             end_session(recorder, self.protocol, client_id)
+        if state is not None and clean:
+            self._abandon(state)
         if state is None or clean:
             sender = Sender(max_in_flight=limits.in_flight)
             state = SessionState(client_id, user, sender, Receiver(max_held=limits.in_flight))
         else:
             state.present = True
+            state.handing = len(state.away) > 0
+        state.identity = Identity(user) if identity is None else identity
         if recorder is not None and not clean:
             if state.ledger is None:
                 state.ledger = Ledger(recorder, self.protocol, client_id)
-            state.ledger.begin(user, anew=not state.present, bridge=bridge)
+            state.ledger.begin(state.identity, anew=not state.present, bridge=bridge)
         if not clean:
             self._owner(user).live += 1
             self._live_kept += 1
@@ -294,14 +340,41 @@ class MqttSessions:
         self.live[client_id] = state
         return state
 
+    def take_over(self, client_id: str) -> None:
+        """MQTT-071: disconnect whoever has this session at the moment. It may take a while until it is stored."""
+        live = self.live.get(client_id)
+        if live is not None and live.end is not None:
+            live.end()
+
+    def must_wait(self, client_id: str, owner: object) -> bool:
+        """Whether a session is still being stored; if so, the owner of the work that needs it is woken then."""
+        waiting = self._parting.get(client_id)
+        if waiting is None:
+            return False
+        waiting.append(owner)
+        return True
+
+    def parted(self, state: SessionState) -> None:
+        """All subscriptions of a session are stored."""
+        state.handed()
+        if state.stored:
+            self._make_room(self._owner(state.user))
+        for owner in self._parting.pop(state.client_id, []):
+            self._hub.work.wake(owner)
+
     def belongs_to_another(self, client_id: str, user: str) -> bool:
         """Whether another user has a session under this client id."""
         state = self.live.get(client_id) or self.stored.get(client_id)
         return state is not None and state.user != user
 
     def part(self, state: SessionState, limits: Limits) -> None:
-        """A session's connection has ended: store what is to be kept."""
+        """A session's connection has ended: store what is to be kept.
+
+        Its subscriptions follow by ``put_away``. Where this returns with the session in ``stored``, call ``parted``
+        when all of them have.
+        """
         state.end = None
+        state.send = None
         self.limits = limits
         if self.live.get(state.client_id) is state:
             del self.live[state.client_id]
@@ -316,11 +389,70 @@ class MqttSessions:
             self._forget_if_idle(state.user)
             return
         state.since = self._hub.monotonic()
+        state.handing = True
+        self._parting.setdefault(state.client_id, [])
         self._store(state, owner)
         if state.ledger is not None:
-            state.ledger.away(state.user, doubtful=state.doubtful, bridge=state.bridge)
-        while self._too_large(owner) and owner.stored and owner.octets > 0:
-            self._give_up(owner)
+            state.ledger.away(state.identity, doubtful=state.doubtful, bridge=state.bridge)
+        self._make_room(owner)
+
+    def put_away(self, state: SessionState, topic_filter: str, qos: int, *, allowed: bool = True) -> None:
+        """Store one of a session's subscriptions; one that is not allowed collects nothing before it is."""
+        pattern = from_mqtt(topic_filter)
+        if not state.stored or state.over or is_queue(pattern):
+            return
+        cost = name_cost(topic_filter)
+        state.names_size += cost
+        self._count(state, cost)
+        if qos == 0 or topic_filter in state.away:
+            return
+        subscription = AwaySubscription(pattern, qos, state, state.group, self)
+        state.away[topic_filter] = subscription
+        if not allowed:
+            state.suspended.add(topic_filter)
+            return
+        table = self._hub.table
+        before = table.reach()
+        table.add(subscription)
+        grown = table.reach() - before
+        if grown > 0 and before + grown > self._hub.most_reach_together:
+            table.discard(subscription)
+            state.suspended.add(topic_filter)
+            words = (
+                "{!r} of MQTT client {!r} of {}, which is away, is not followed: limits.pattern_cost_total is reached"
+            )
+            self._hub.warn(
+                PATTERN_COST, words.format(topic_filter[:SHOWN], state.client_id[:SHOWN], _named(state.user))
+            )
+
+    def give_back(self, state: SessionState, topic_filter: str) -> None:
+        """A connection's subscription has taken the place of a stored one."""
+        subscription = state.away.pop(topic_filter, None)
+        if subscription is not None:
+            self._hub.table.discard(subscription)
+        state.suspended.discard(topic_filter)
+
+    def regranting(self, grants: Callable[[SessionState], Grants]) -> "Regranting":
+        """Let stored sessions collect what their users may subscribe to, and nothing else, in steps."""
+        return Regranting(self, list(self.stored.values()), grants)
+
+    def regrant_one(self, state: SessionState, topic_filter: str, grants: Grants) -> None:
+        """Suspend one subscription of a stored session, or let it go on."""
+        subscription = state.away.get(topic_filter)
+        if subscription is None or state.over:
+            return
+        allowed = grants.may_subscribe(subscription.pattern, dollar=False)
+        if allowed and topic_filter in state.suspended:
+            state.suspended.discard(topic_filter)
+            self._hub.table.add(subscription)
+        elif not allowed and topic_filter not in state.suspended:
+            state.suspended.add(topic_filter)
+            self._hub.table.discard(subscription)
+
+    def keep_if_stored(self, state: SessionState, message: Message, pattern: str, qos: int) -> None:
+        """Store a message that has come by a subscription of a connection that has ended."""
+        if qos > 0 and state.stored and not state.over:
+            self.keep(state, message, pattern, qos)
 
     def keep(self, state: SessionState, message: Message, pattern: str, qos: int) -> None:
         """Store a message for a client that is away, if there is room."""
@@ -364,6 +496,7 @@ class MqttSessions:
         sender = Sender(max_in_flight=limits.in_flight, unfinished=snapshot.unfinished)
         receiver = Receiver(max_held=limits.in_flight, held=snapshot.held)
         state = SessionState(snapshot.client_id, snapshot.user, sender, receiver)
+        state.identity = Identity(snapshot.user, snapshot.groups, snapshot.how)
         state.clean = False
         if self._hub.recorder is not None:
             state.ledger = Ledger(
@@ -381,9 +514,13 @@ class MqttSessions:
         oldest = max(0.0, limits.session_age - GRACE_SECONDS)
         age = max(0, self._hub.clock() - snapshot.away_since) if snapshot.away_since else 0
         state.since = self._hub.monotonic() - min(age, int(oldest * NANOSECONDS))
+        before = self._hub.table.reach()
         self._store(state, self._owner(state.user))
+        for topic_filter, qos in snapshot.filters:
+            self.put_away(state, topic_filter, qos)
+        state.reach = max(0, self._hub.table.reach() - before)
         if state.ledger is not None and not snapshot.away_since:
-            state.ledger.away(state.user, doubtful=state.doubtful, bridge=state.bridge)
+            state.ledger.away(state.identity, doubtful=state.doubtful, bridge=state.bridge)
 
     def _store(self, state: SessionState, owner: Owner) -> None:
         limits = self.limits
@@ -394,27 +531,20 @@ class MqttSessions:
             self._counters.drop(OFFLINE_FULL, cost)
         self.stored[state.client_id] = state
         owner.stored[state.client_id] = state
-        self.octets += state.octets()
-        owner.octets += state.octets()
+        state.stored = True
+        state.names_size = name_cost(state.client_id)
+        self._count(state, state.octets() + state.names_size)
         self._wait()
         self._last_away -= 1
-        for topic_filter, qos in state.filters.items():
-            pattern = from_mqtt(topic_filter)
-            if qos > 0 and not is_queue(pattern):
-                subscription = AwaySubscription(pattern, qos, state, self._last_away, self)
-                state.away.append(subscription)
-                self._hub.table.add(subscription)
+        state.group = self._last_away
 
     def _take(self, client_id: str) -> SessionState | None:
         state = self.stored.pop(client_id, None)
         if state is not None:
-            owner = self._owner(state.user)
-            del owner.stored[client_id]
-            owner.octets -= state.octets()
-            self.octets -= state.octets()
-            for subscription in state.away:
-                self._hub.table.discard(subscription)
-            state.away = []
+            del self._owner(state.user).stored[client_id]
+            self._count(state, -(state.octets() + state.names_size))
+            state.names_size = 0
+            state.stored = False
             self._forget_if_idle(state.user)
         return state
 
@@ -423,6 +553,7 @@ class MqttSessions:
         state = self._take(client_id)
         if state is None:
             return 0
+        self._abandon(state)
         if state.ledger is not None:
             state.ledger.end()
         lost = len(state.waiting) + state.sender.in_flight()
@@ -464,6 +595,21 @@ class MqttSessions:
             self._hub.warn(SESSION_AGE, f"{words}; {lost} messages are lost")
         self._wait()
 
+    def _count(self, state: SessionState, octets: i64) -> None:
+        """A stored session takes so much more, or less."""
+        self._owner(state.user).octets += octets
+        self.octets += octets
+
+    def _abandon(self, state: SessionState) -> None:
+        """Nothing of a session is kept any more: its subscriptions collect nothing, and go one by one."""
+        state.over = True
+        if state.away:
+            self._hub.work.start(state, _Abandoning(self, state))
+
+    def _make_room(self, owner: Owner) -> None:
+        while self._too_large(owner) and owner.stored and owner.octets > 0:
+            self._give_up(owner)
+
     def _too_large(self, owner: Owner) -> bool:
         limits = self.limits
         return owner.octets > limits.sessions_size_per_user or self.octets > limits.sessions_size
@@ -487,6 +633,51 @@ class MqttSessions:
             name = f"polywire-{self._last_name}"
             if name not in self.live and name not in self.stored:
                 return name
+
+
+@final
+class Regranting(Job):
+    """Stored sessions, looked at after the access rules have changed."""
+
+    def __init__(
+        self, sessions: MqttSessions, states: list[SessionState], grants: Callable[[SessionState], Grants]
+    ) -> None:
+        self._sessions: Final = sessions
+        self._states: Final = states
+        self._grants: Final = grants
+        self._filters: list[str] = []
+        self._state: SessionState | None = None
+        self._its_grants: Grants = NOTHING
+
+    def step(self) -> int:
+        """Look at one subscription."""
+        if self._filters and self._state is not None:
+            self._sessions.regrant_one(self._state, self._filters.pop(), self._its_grants)
+            return MORE
+        if not self._states:
+            return DONE
+        state = self._states.pop()
+        self._state = state
+        if state.stored:
+            self._its_grants = self._grants(state)
+            self._filters = list(state.away)
+        return MORE
+
+
+@final
+class _Abandoning(Job):
+    """The end of a stored session's subscriptions."""
+
+    def __init__(self, sessions: MqttSessions, state: SessionState) -> None:
+        self._sessions: Final = sessions
+        self._state: Final = state
+
+    def step(self) -> int:
+        """End one of them."""
+        if not self._state.away:
+            return DONE
+        self._sessions.give_back(self._state, next(reversed(self._state.away)))
+        return MORE
 
 
 def _named(user: str) -> str:

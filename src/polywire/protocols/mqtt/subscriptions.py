@@ -1,5 +1,6 @@
 """What one connected MQTT client has subscribed to: topics by their filters, and queues by their channels."""
 
+from collections.abc import Callable
 from typing import Final, final
 
 from polywire.hub.access import SUBSCRIBE
@@ -16,11 +17,11 @@ from polywire.hub.hub import (
     is_queue,
     is_too_deep,
 )
-from polywire.hub.message import Message
+from polywire.hub.work import DONE, MORE, Job
 from polywire.protocols.mqtt.flows import suback, unsuback
 from polywire.protocols.mqtt.outgoing import MqttConsumer, MqttSubscription, Outgoing
 from polywire.protocols.mqtt.packets import FAILURE, Subscribe, Unsubscribe
-from polywire.protocols.mqtt.stored import SessionState
+from polywire.protocols.mqtt.stored import SessionState, sessions_of
 from polywire.protocols.mqtt.topics import RESERVED
 from polywire.protocols.mqtt.writing import encode
 
@@ -35,25 +36,36 @@ class Subscriptions:
     def __init__(self, hub: Hub, client: Client, state: SessionState, outgoing: Outgoing, most: int) -> None:
         self._hub: Final = hub
         self._client: Final = client
+        self._state: Final = state
+        self._sessions: Final = sessions_of(hub, client.protocol)
         self._filters: Final = state.filters
         self._ledger: Final = state.ledger
         self._outgoing: Final = outgoing
         self._most: Final = most
         self._consumers: Final[dict[str, MqttConsumer]] = {}
 
-    def resume_topics(self) -> None:
-        """Go on with the topics of a stored session, as far as they are still allowed."""
+    def resume_topics(self, done: Callable[[], None]) -> None:
+        """Go on with the topics of a stored session, as far as they are still allowed, and call ``done`` then."""
+        self._hub.work.start(self._client.number, _Resuming(self, list(self._filters), done))
+
+    def resume_topic(self, topic_filter: str) -> None:
+        """Go on with one of them: the connection's subscription takes the place of the stored one."""
         client = self._client
-        for topic_filter, qos in list(self._filters.items()):
-            pattern = from_mqtt(topic_filter)
-            if not client.grants.may_subscribe(pattern, dollar=False):
-                self._hub.refuse(client, SUBSCRIBE, pattern, FORBIDDEN)
-                del self._filters[topic_filter]
-                if self._ledger is not None:
-                    self._ledger.unwished(topic_filter)
-            elif not is_queue(pattern):
-                # Retained messages are for new subscriptions.
-                self._hub.subscribe(client, topic_filter, MqttSubscription(pattern, qos, client, self._outgoing))
+        pattern = from_mqtt(topic_filter)
+        problem: str | None = FORBIDDEN
+        if client.grants.may_subscribe(pattern, dollar=False):
+            if is_queue(pattern):
+                return
+            # Retained messages are for new subscriptions.
+            subscription = MqttSubscription(pattern, self._filters[topic_filter], client, self._outgoing, topic_filter)
+            problem = self._hub.subscribe(client, topic_filter, subscription)
+        else:
+            self._hub.refuse(client, SUBSCRIBE, pattern, FORBIDDEN)
+        self._sessions.give_back(self._state, topic_filter)
+        if problem is not None:
+            del self._filters[topic_filter]
+            if self._ledger is not None:
+                self._ledger.unwished(topic_filter)
 
     def resume_queues(self) -> None:
         """Go on with the queues of a stored session."""
@@ -63,50 +75,59 @@ class Subscriptions:
 
     def subscribe(self, frame: Subscribe, *, draining: bool) -> None:
         """MQTT-116: one filter after the other, one SUBACK; then what is retained and queued."""
+        self._hub.work.start(self._client.number, _Subscribing(self, frame, draining=draining))
+
+    def subscribe_one(self, topic_filter: str, qos: int, *, draining: bool) -> int:
+        """Subscribe to one filter. Returns its code in the SUBACK."""
         client = self._client
-        codes: list[int] = []
-        retained: list[tuple[MqttSubscription, list[Message]]] = []
-        queues: list[tuple[str, int]] = []
-        for topic_filter, qos in frame.filters:
-            pattern = from_mqtt(topic_filter)
-            problem = DRAINING if draining else self._problem(topic_filter, pattern)
-            if problem:
-                self._hub.refuse(client, SUBSCRIBE, pattern, problem)
-                codes.append(FAILURE)
-                continue
-            if is_queue(pattern):
-                self._hub.queue(pattern[len(QUEUE_PREFIX) :])  # so that the next filter's is counted on top of it
-                queues.append((topic_filter, qos))
-            else:
-                subscription = MqttSubscription(pattern, qos, client, self._outgoing)
-                messages = self._hub.subscribe(client, topic_filter, subscription)
-                if messages is None:
-                    codes.append(FAILURE)
-                    continue
-                retained.append((subscription, messages))
-            self._filters[topic_filter] = qos
-            if self._ledger is not None:
-                self._ledger.wished(topic_filter, qos)
-            codes.append(qos)
+        pattern = from_mqtt(topic_filter)
+        problem = DRAINING if draining else self._problem(topic_filter, pattern)
+        if problem:
+            self._hub.refuse(client, SUBSCRIBE, pattern, problem)
+            return FAILURE
+        if is_queue(pattern):
+            self._hub.queue(pattern[len(QUEUE_PREFIX) :])  # so that the next filter's is counted on top of it
+        else:
+            subscription = MqttSubscription(pattern, qos, client, self._outgoing, topic_filter)
+            if self._hub.subscribe(client, topic_filter, subscription) is not None:
+                return FAILURE
+        self._filters[topic_filter] = qos
+        if self._ledger is not None:
+            self._ledger.wished(topic_filter, qos)
+        return qos
+
+    def subscribed(self, frame: Subscribe, codes: list[int]) -> None:
+        """All filters are done: answer."""
         self._answer(encode(suback(frame, tuple(codes))))
-        for subscription, kept in retained:
-            for message in kept:
-                subscription.deliver_retained(message)
-        for topic_filter, qos in queues:
-            self._consume(topic_filter, qos)
+
+    def begin(self, topic_filter: str, qos: int) -> None:
+        """Send what is retained for a new subscription, or what its queue holds."""
+        if is_queue(from_mqtt(topic_filter)):
+            if topic_filter in self._filters:
+                self._consume(topic_filter, qos)
+            return
+        subscription = self._client.subscriptions.get(topic_filter)
+        if subscription is not None:
+            self._hub.replay(self._client, subscription)
 
     def unsubscribe(self, frame: Unsubscribe) -> None:
         """MQTT-131: one filter after the other, one UNSUBACK."""
-        for topic_filter in frame.filters:
-            if self._filters.pop(topic_filter, None) is None:
-                continue
-            if self._ledger is not None:
-                self._ledger.unwished(topic_filter)
-            consumer = self._consumers.get(topic_filter)
-            if consumer is None:
-                self._hub.unsubscribe(self._client, topic_filter)
-            elif consumer.leave():
-                del self._consumers[topic_filter]
+        self._hub.work.start(self._client.number, _Unsubscribing(self, frame))
+
+    def unsubscribe_one(self, topic_filter: str) -> None:
+        """End the subscription to one filter, if there is one."""
+        if self._filters.pop(topic_filter, None) is None:
+            return
+        if self._ledger is not None:
+            self._ledger.unwished(topic_filter)
+        consumer = self._consumers.get(topic_filter)
+        if consumer is None:
+            self._hub.unsubscribe(self._client, topic_filter)
+        elif consumer.leave():
+            del self._consumers[topic_filter]
+
+    def unsubscribed(self, frame: Unsubscribe) -> None:
+        """All filters are done: answer."""
         self._answer(encode(unsuback(frame)))
 
     def dispatch(self) -> None:
@@ -120,9 +141,7 @@ class Subscriptions:
                 del self._consumers[channel]
 
     def stop_consuming(self) -> None:
-        """The connection has ended."""
-        for consumer in list(self._consumers.values()):
-            self._hub.stop_consuming(self._client, consumer)
+        """The connection has ended: what was not acknowledged returns to its queue, by ``Hub.leave``."""
         self._consumers.clear()
 
     def _answer(self, octets: bytes) -> None:
@@ -159,6 +178,73 @@ class Subscriptions:
         consumer.qos = qos
         self._consumers[channel] = consumer
         self._hub.consume(self._client, queue, consumer)
+
+
+@final
+class _Subscribing(Job):
+    """One SUBSCRIBE, filter by filter."""
+
+    def __init__(self, subscriptions: Subscriptions, frame: Subscribe, *, draining: bool) -> None:
+        self._subscriptions: Final = subscriptions
+        self._frame: Final = frame
+        self._draining: Final = draining
+        self._codes: Final[list[int]] = []
+        self._begun = 0
+
+    def step(self) -> int:
+        """Subscribe to one filter; when all are done, begin with one."""
+        filters, codes = self._frame.filters, self._codes
+        if len(codes) < len(filters):
+            topic_filter, qos = filters[len(codes)]
+            codes.append(self._subscriptions.subscribe_one(topic_filter, qos, draining=self._draining))
+            if len(codes) == len(filters):
+                self._subscriptions.subscribed(self._frame, codes)
+            return MORE
+        if codes[self._begun] != FAILURE:
+            self._subscriptions.begin(*filters[self._begun])
+        self._begun += 1
+        return MORE if self._begun < len(filters) else DONE
+
+
+@final
+class _Unsubscribing(Job):
+    """One UNSUBSCRIBE, filter by filter."""
+
+    def __init__(self, subscriptions: Subscriptions, frame: Unsubscribe) -> None:
+        self._subscriptions: Final = subscriptions
+        self._frame: Final = frame
+        self._ended = 0
+
+    def step(self) -> int:
+        """Unsubscribe from one filter."""
+        filters = self._frame.filters
+        self._subscriptions.unsubscribe_one(filters[self._ended])
+        self._ended += 1
+        if self._ended < len(filters):
+            return MORE
+        self._subscriptions.unsubscribed(self._frame)
+        return DONE
+
+
+@final
+class _Resuming(Job):
+    """The return of a stored session's subscriptions, filter by filter."""
+
+    def __init__(self, subscriptions: Subscriptions, filters: list[str], done: Callable[[], None]) -> None:
+        self._subscriptions: Final = subscriptions
+        self._filters: Final = filters
+        self._done: Final = done
+        self._resumed = 0
+
+    def step(self) -> int:
+        """Go on with one filter."""
+        if self._resumed < len(self._filters):
+            self._subscriptions.resume_topic(self._filters[self._resumed])
+            self._resumed += 1
+        if self._resumed < len(self._filters):
+            return MORE
+        self._done()
+        return DONE
 
 
 @final

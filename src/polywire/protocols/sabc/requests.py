@@ -3,22 +3,23 @@
 from typing import Final, final
 
 from polywire.hub.channels import ANY, from_stars, name_problem
+from polywire.hub.hub import DRAINING as HUB_DRAINING
 from polywire.hub.hub import (
-    COSTLY_PATTERN,
     FORBIDDEN,
     FULL_QUEUES,
+    LARGE_NAMES,
     NO_QUEUE,
     QUEUE_FULL,
     QUEUE_PREFIX,
     QUEUES_FULL,
     RETAINED_FULL,
     SERVICE_CHANNEL,
+    SUBSCRIPTION_REFUSALS,
     TOO_MANY_QUEUES,
     UNAVAILABLE,
     UNWRITABLE,
     Hub,
 )
-from polywire.hub.hub import DRAINING as HUB_DRAINING
 from polywire.hub.peer import Limits
 from polywire.protocols.sabc import errors
 from polywire.protocols.sabc.answers import Answers
@@ -88,6 +89,7 @@ class Requests:
         elif op == SERVE:
             self._serve(name, whole)
         elif self._provider.unserve(name):
+            self._hub.release_name(self._client, name)
             self._answers.accept(whole)
         else:
             self._answers.refuse(whole, errors.NOT_FOUND, f"you don't offer the service {name!r}", UNKNOWN)
@@ -120,13 +122,12 @@ class Requests:
             self._queues.start(destination[len(QUEUE_PREFIX) :], whole.msg_id or "")
         else:
             subscription = SabcSubscription(pattern, self._hub.next_number(), self._line, whole.msg_id or "")
-            retained = self._hub.subscribe(client, destination, subscription)
-            if retained is None:
-                self._line.error(errors.LIMIT, COSTLY_PATTERN, whole.msg_id)  # counted by the hub
+            refused = self._hub.subscribe(client, destination, subscription)
+            if refused is not None:
+                self._line.error(errors.LIMIT, SUBSCRIPTION_REFUSALS[refused], whole.msg_id)  # counted by the hub
                 return
             self._answers.accept(whole)
-            for message in retained:
-                subscription.deliver(message)
+            self._hub.replay(client, subscription)
 
     def _unsubscribe(self, destination: str, whole: Whole) -> None:
         if destination.startswith(QUEUE_PREFIX):
@@ -158,6 +159,8 @@ class Requests:
             self._deny(whole, SERVE, service, "you may not offer that service")
         elif service not in self._provider.offered and not self._another():
             self._too_many(whole)
+        elif service not in self._provider.offered and not self._hub.hold_name(self._client, service):
+            self._line.error(errors.LIMIT, LARGE_NAMES, whole.msg_id)  # counted by the hub
         else:
             self._provider.serve(service)
             self._answers.accept(whole)

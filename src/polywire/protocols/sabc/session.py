@@ -96,7 +96,7 @@ class SabcSession:
         self._held = None
         self._client.outbox.on_room = None
         self._answers.clear()
-        self._queues.stop_all(leaving=False)
+        self._queues.end(leaving=False)
         self._provider.gone()
         self._caller.gone()
         self._hub.leave(self._client)
@@ -233,7 +233,7 @@ class SabcSession:
     def _leave(self) -> None:
         """SABC-39: finish what was accepted. Answers count no more, so what waits for them is given back."""
         self._open = False
-        self._queues.stop_all(leaving=True)
+        self._queues.end(leaving=True)
         self._provider.gone()
         self._work_done()
 

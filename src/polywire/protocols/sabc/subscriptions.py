@@ -33,6 +33,7 @@ class Queues:
         self._most: Final = most
         self._consumers: Final[dict[str, SabcConsumer]] = {}
         self.pending: Final[dict[str, Delivery]] = {}  # by the msg-id
+        self._ended = False
 
     def __len__(self) -> int:
         return len(self._consumers)
@@ -46,7 +47,7 @@ class Queues:
 
     def room(self) -> bool:
         """Whether the client may be given another message."""
-        return self._line.client.outbox.takes_queued() and len(self.pending) < self._most
+        return not self._ended and self._line.client.outbox.takes_queued() and len(self.pending) < self._most
 
     def start(self, name: str, msg_id: str) -> None:
         """Take from a queue, under the id of the message that asked for it. What another id took returns to it."""
@@ -67,14 +68,14 @@ class Queues:
         self.dispatch()
         return True
 
-    def stop_all(self, *, leaving: bool) -> None:
+    def end(self, *, leaving: bool) -> None:
         """Take from none any more; what is not acknowledged returns to its queue. ``leaving``: the client said so."""
-        consumers = list(self._consumers.values())
+        self._ended = True
+        for consumer in self._consumers.values():
+            consumer.leaving = leaving
         self._consumers.clear()
         self.pending.clear()
-        for consumer in consumers:
-            consumer.leaving = leaving
-            self._hub.stop_consuming(self._line.client, consumer)
+        self._hub.silence(self._line.client, topics=False)
 
     def taken(self, msg_id: str, delivery: Delivery) -> None:
         """A message was pushed under this id."""

@@ -4,24 +4,9 @@ from typing import Final, final
 
 from polywire.hub.client import Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub
-from polywire.hub.message import Message
 from polywire.protocols.umq.answers import Answers
 from polywire.protocols.umq.topics import Publications
 from polywire.protocols.umq.updates import TopicWriter, UmqConsumer, UmqSubscription
-
-
-@final
-class Retained:
-    """The retained messages a new subscription is to get."""
-
-    def __init__(self, subscription: UmqSubscription, messages: list[Message]) -> None:
-        self._subscription: Final = subscription
-        self._messages: Final = messages
-
-    def deliver(self) -> None:
-        """Send them."""
-        for message in self._messages:
-            self._subscription.deliver(message)
 
 
 @final
@@ -35,13 +20,19 @@ class OpenTopics:
         self._answers: Final = answers
         self._consumers: Final[dict[int, UmqConsumer]] = {}
 
-    def subscribe(self, topic_id: int, pattern: str, *, envelope: bool) -> "Retained | None":
-        """Send what is published to the pattern from now on. Returns what is to be sent first; None where refused."""
+    def subscribe(self, topic_id: int, pattern: str, *, envelope: bool) -> str | None:
+        """Send what is published to the pattern from now on. Why not, where that is refused.
+
+        ``replay`` sends what is retained.
+        """
         client = self._client
         writer = TopicWriter(client, topic_id, envelope=envelope)
         subscription = UmqSubscription(pattern, client, self._hub.next_number(), writer)
-        retained = self._hub.subscribe(client, topic_id, subscription)
-        return None if retained is None else Retained(subscription, retained)
+        return self._hub.subscribe(client, topic_id, subscription)
+
+    def replay(self, topic_id: int) -> None:
+        """Send a new subscription what is retained."""
+        self._hub.replay(self._client, self._client.subscriptions[topic_id])
 
     def consume(self, topic_id: int, channel: str, *, envelope: bool) -> None:
         """Send what the queue holds and will hold. The id is open already."""
@@ -67,8 +58,8 @@ class OpenTopics:
 
     def gone(self) -> None:
         """The peer listens to nothing any more."""
-        for topic_id in [*self._consumers, *self._client.subscriptions]:
-            self._stop(topic_id)
+        self._consumers.clear()
+        self._hub.silence(self._client)
 
     def _stop(self, topic_id: object) -> None:
         if isinstance(topic_id, int):

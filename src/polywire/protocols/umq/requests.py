@@ -9,16 +9,17 @@ from polywire.hub.access import CALL, PUBLISH, SERVE, SIGNAL, SUBSCRIBE
 from polywire.hub.channels import from_stars, is_literal, name_problem
 from polywire.hub.client import Client
 from polywire.hub.hub import (
-    COSTLY_PATTERN,
     DRAINING,
     FORBIDDEN,
     FULL_QUEUES,
+    LARGE_NAMES,
     NO_QUEUE,
     QUEUE_FULL,
     QUEUE_PREFIX,
     QUEUES_FULL,
     RETAINED_FULL,
     SERVICE_CHANNEL,
+    SUBSCRIPTION_REFUSALS,
     TOO_MANY_QUEUES,
     UNAVAILABLE,
     UNWRITABLE,
@@ -142,6 +143,7 @@ class Requests:
             self._serve(call_id, method)
         elif isinstance(method, Unserve):
             self._serving.unserve(method)
+            self._hub.release_name(self._client, method.service)
             self._answers.result(call_id)
         elif isinstance(method, ReadAttributes):
             values, its_attachments = answered_attributes(self._readable(method.connection))
@@ -211,18 +213,24 @@ class Requests:
             self._answers.result(call_id)
             self._topics.consume(method.topic_id, pattern, envelope=method.envelope)
             return
-        retained = self._topics.subscribe(method.topic_id, pattern, envelope=method.envelope)
-        if retained is None:
+        refused = self._topics.subscribe(method.topic_id, pattern, envelope=method.envelope)
+        if refused is not None:
             self._topics.ids.close(method.topic_id)
-            raise MethodError(COSTLY_PATTERN, rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
+            raise MethodError(SUBSCRIPTION_REFUSALS[refused], rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
         self._answers.result(call_id)
-        retained.deliver()
+        self._topics.replay(method.topic_id)
 
     def _serve(self, call_id: int, method: Serve) -> None:
         check_name(method.service, "service", "UMQ-116")
         if not self._client.grants.may_serve(method.service):
             raise self._forbidden(SERVE, method.service)
-        self._serving.serve(method)
+        if not self._hub.hold_name(self._client, method.service):
+            raise MethodError(LARGE_NAMES, rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
+        try:
+            self._serving.serve(method)
+        except MethodError:
+            self._hub.release_name(self._client, method.service)
+            raise
         self._answers.result(call_id)
 
     def _who(self, call_id: int) -> None:

@@ -194,6 +194,25 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pattern_cost_total: Annotated[
         int, Count("How many steps that search may take at most, all patterns together.", most=10_000_000)
     ] = 20_000
+    names_size: Annotated[
+        int,
+        Size(
+            "Memory for the names of what one connection subscribes to, watches and serves; "
+            "each takes a few hundred bytes besides its name.",
+            least=4 * KIB,
+            most=64 * GIB,
+        ),
+    ] = 16 * MIB
+    names_size_total: Annotated[
+        int,
+        Size(
+            "Memory for the names of all connections together, and for those of queues.", least=4 * KIB, most=64 * GIB
+        ),
+    ] = 256 * MIB
+    watchers: Annotated[
+        int, Count("Topics whose demand one connection watches, on FMQP.", least=0, most=10_000_000)
+    ] = 1_000
+    watchers_total: Annotated[int, Count("The same of all connections together.", least=0, most=10_000_000)] = 20_000
     in_flight: Annotated[int, Count("Calls and unacknowledged messages of one connection, each way.", most=65_535)] = (
         1_000
     )
@@ -221,6 +240,9 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     wills_size: Annotated[
         int, Size("Topics and bodies of the last wills of one FMQP connection, all together.", most=4 * GIB)
     ] = 16 * MIB
+    wills_size_total: Annotated[
+        int, Size("The last wills of all connections together.", least=4 * KIB, most=64 * GIB)
+    ] = 128 * MIB
     outbox: Annotated[
         int, Size("What may wait to be written to one connection; see `[slow_reader]`.", least=4 * KIB, most=2 * GIB)
     ] = DEFAULT_CAP

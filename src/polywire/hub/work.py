@@ -1,0 +1,138 @@
+"""Work that takes long, done in slices, so that nobody else waits for it.
+
+All clients share one event loop. What a single request causes may be large: thousands of subscriptions to end, last
+wills to publish, retained messages to send. Such work is a ``Job``, done step by step: the first steps at once, so that
+small jobs are done when ``start`` returns, the others in slices of ``BUDGET`` with a turn of the loop in between.
+Owners, which are clients as a rule, take turns step by step; the jobs of one owner are done in their order.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, final
+
+from mypy_extensions import i64, mypyc_attr
+
+DONE: Final = 0
+MORE: Final = 1
+WAIT: Final = 2
+
+BUDGET: Final = 2_000_000
+"""Nanoseconds of work in one turn of the loop, after which the step at hand is the last."""
+
+FIRST_STEPS: Final = 32
+"""Steps that are done at once when a job starts."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Job:
+    """Something done in steps, each of which takes a fraction of a millisecond."""
+
+    def step(self) -> int:
+        """Do a little: ``DONE``, ``MORE``, or ``WAIT`` to be called again after ``Work.wake``."""
+        raise NotImplementedError
+
+
+@final
+class Work:
+    """The jobs that are not done. ``on_idle`` is called with each owner whose last job is done."""
+
+    def __init__(
+        self, soon: Callable[[Callable[[], None]], object], clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._soon: Final = soon
+        self._clock: Final = clock
+        self._jobs: Final[dict[object, deque[Job]]] = {}
+        self._turns: Final[deque[object]] = deque()  # the owners whose jobs can go on
+        self._waiting: Final[set[object]] = set()  # the others
+        self._scheduled = False
+        self.on_idle: Callable[[object], None] | None = None
+        self.slices: i64 = 0
+        self.longest: i64 = 0
+        """Nanoseconds of the longest slice."""
+
+    def __len__(self) -> int:
+        """How many owners have jobs."""
+        return len(self._jobs)
+
+    def busy(self, owner: object) -> bool:
+        """Whether this owner has jobs that are not done."""
+        return owner in self._jobs
+
+    def start(self, owner: object, job: Job) -> None:
+        """Begin a job at once, unless its owner has others; do the rest of it in slices."""
+        jobs = self._jobs.get(owner)
+        if jobs is not None:
+            jobs.append(job)
+            return
+        jobs = deque([job])
+        self._jobs[owner] = jobs
+        try:
+            for _ in range(FIRST_STEPS):
+                if self._step(owner, jobs) != MORE:
+                    break
+        finally:
+            self._take_turns(owner, jobs)
+
+    def wake(self, owner: object) -> None:
+        """Go on with a job that waits."""
+        if owner in self._waiting:
+            self._waiting.discard(owner)
+            self._turns.append(owner)
+            self._schedule()
+
+    def run(self) -> None:
+        """Do one slice."""
+        self._scheduled = True
+        self.slices += 1
+        begun = self._clock()
+        spent = 0
+        try:
+            while self._turns and spent < BUDGET:
+                owner = self._turns.popleft()
+                jobs = self._jobs[owner]
+                try:
+                    self._step(owner, jobs)
+                finally:
+                    self._take_turns(owner, jobs)
+                spent = self._clock() - begun
+        finally:
+            self.longest = max(self.longest, spent)
+            self._scheduled = False
+            if self._turns:
+                self._schedule()
+
+    def finish(self) -> None:
+        """Do everything that does not wait, however long that takes: for a hub that has no clients yet."""
+        while self._turns:
+            self.run()
+
+    def _step(self, owner: object, jobs: deque[Job]) -> int:
+        """One step of an owner's first job. ``DONE`` where the owner has no job any more."""
+        state = DONE
+        try:
+            state = jobs[0].step()
+        finally:  # a job that fails is over; those behind it are not
+            if state == WAIT:
+                self._waiting.add(owner)
+            elif state == DONE:
+                jobs.popleft()
+                if jobs:
+                    state = MORE
+                else:
+                    del self._jobs[owner]
+                    if self.on_idle is not None:
+                        self.on_idle(owner)
+        return state
+
+    def _take_turns(self, owner: object, jobs: deque[Job]) -> None:
+        """Go on with the owner of these jobs when the others had their turn, if any of them is left."""
+        if self._jobs.get(owner) is jobs and owner not in self._waiting:
+            self._turns.append(owner)
+        if self._turns:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._soon(self.run)
