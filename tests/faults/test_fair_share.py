@@ -20,7 +20,7 @@ from tests.faults.friends import FmqpFriend, Friend, MqttFriend, friend, line
 from tests.hub_process import HubProcess, running_hub
 
 PAUSE = 0.002
-SLOW = 0.5
+SLOW = 1.0
 """Seconds a ping may take at the 99th percentile, on a machine that does other things as well: attacks took many."""
 
 MEMORY = 400 * 1024

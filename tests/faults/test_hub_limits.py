@@ -14,7 +14,7 @@ from tests.hub_process import HubProcess, running_hub
 
 EACH = pytest.mark.parametrize("key", ["umq", "micromsg", "mqtt", "sabc"])
 NO_QUEUE = "the hub has no room for another queue"
-BODY = b"x" * 4000
+BODY = b"x" * 3700
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +177,26 @@ def test_retained_messages_at_the_limit_are_after_a_restart_what_they_were_befor
         reader.publish("end", b"end")
         assert sorted([reader.hear(), reader.hear(), reader.hear()]) == [b"1", b"2", b"end"]
         reader.close()
+
+
+@pytest.mark.rule("UMQ-136")
+@pytest.mark.rule("MQTT-210")
+def test_names_that_take_too_much_room_are_refused() -> None:
+    words = "there is no room for the names you have subscribed to"
+    refused = {"umq": f"E1:9 Limit exceeded: {words}", "micromsg": words, "mqtt": "codes=(128,)", "sabc": words}
+    with running_hub("limits.names_size=4 KiB") as hub:
+        for key, answer in refused.items():
+            client = friend(hub, key)
+            for number in range(5):
+                assert (answer in answer_to_subscribing(client, f"{number}/" + "x" * 240)) == (number == 4)
+            if isinstance(client, SabcFriend):
+                client.line.send(client.frame("op::serve", "service::" + "x" * 240))
+                assert answer in str(client.word())
+            elif key == "umq":
+                client.line.send(f'C1:["serve","{"x" * 240}",1]'.encode())
+                assert answer in str(client.word())
+            assert answer not in answer_to_subscribing(client, "short")
+            client.close()
+            reason = f'polywire_dropped_total{{protocol="{key}",reason="names-size"}}'
+            assert hub.metric(reason) == (2 if key in {"umq", "sabc"} else 1)
+        assert "limits.names_size is reached" in hub.wait_for_log("a subscription of umq client")

@@ -1,5 +1,6 @@
 """Routes: interned, cached, and touched only where a subscription changes."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -211,3 +212,16 @@ def test_a_protocols_octets_as_they_are_go_nowhere_where_nobody_is_connected() -
     table.add(away)
     route = table.route("a")
     assert (route.raw(3), route.cooked(3), route.cooked(4)) == ([], [], [away])
+
+
+@pytest.mark.parametrize("channel", ["x" * 300, "/".join("abcdefghijklmnopqrst")])
+def test_channels_with_long_names_take_no_place_in_the_cache(channel: str) -> None:
+    table = RouteTable()
+    link = FakeLink(Loop())
+    table.add(Recorder(channel, link, 1))
+    assert len(table.route(channel).subscriptions) == 1
+    assert not table.kept
+    assert len(table._routes) == 0
+    table.add(Recorder("a/b", link, 1))
+    table.route("a/b")
+    assert table.kept

@@ -38,7 +38,7 @@ class Retained:
         if (not message.body and not message.attachments) or message.channel.startswith(OWN):
             return True
         old = self._messages.get(message.channel)
-        size = self.size + message.size() - (-name_cost(message.channel) if old is None else old.size())
+        size = self.size + _cost(message) - (0 if old is None else _cost(old))
         if size > self.most_octets and size > self.size:
             return False
         return old is not None or len(self._messages) - self._own < self.limit
@@ -52,18 +52,17 @@ class Retained:
                 del self._messages[channel]
                 self._own -= channel.startswith(OWN)
                 self._names.discard(channel)
-                self.size -= old.size() + name_cost(channel)
+                self.size -= _cost(old)
             return True
         if not self.has_room(message):
             return False
         if old is None:
             self._own += channel.startswith(OWN)
-            self.size += name_cost(channel)
         else:
-            self.size -= old.size()
+            self.size -= _cost(old)
         self._names.add(channel)
         self._messages[channel] = message.again()  # what is encoded for today's subscribers is not kept
-        self.size += message.size()
+        self.size += _cost(message)
         return True
 
     def get(self, channel: str) -> Message | None:
@@ -86,3 +85,8 @@ class Retained:
             if names is None:
                 return found
             found.extend([self._messages[name] for name in names])
+
+
+def _cost(message: Message) -> int:
+    """About how many bytes of clients a kept message takes."""
+    return 0 if message.channel.startswith(OWN) else message.size() + name_cost(message.channel)

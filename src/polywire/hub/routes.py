@@ -21,6 +21,10 @@ from polywire.hub.outbox import Outbox
 from polywire.hub.trie import Node, Trie
 
 CACHED_CHANNELS: Final = 16384
+LONGEST_CACHED: Final = 256
+DEEPEST_CACHED: Final = 16
+"""Channels with longer names, or more levels, are not kept in the cache, which has many places: clients choose them."""
+
 REPLACED: Final = 64
 CHANGES_KEPT: Final = 4096
 SHAPES: Final = 4
@@ -170,6 +174,9 @@ class RouteTable:
         found = self._subscriptions.match(channel)
         if len(found) > 1 or (found and channel.startswith("$")):
             found = winners(found, channel)
+        if len(channel) > LONGEST_CACHED or channel.count("/") >= DEEPEST_CACHED:
+            self.kept = False
+            return self._passing(found)
         if len(self._routes) >= self._cached:
             self._misses += 1
             if self._misses % REPLACED != 0:

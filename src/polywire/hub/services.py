@@ -134,6 +134,7 @@ class Services:
         self._clock: Final = clock
         self._providers: Final[dict[str, list[Provider]]] = {}
         self._suspended: Final[dict[str, list[Provider]]] = {}  # offers that the access rules don't allow any more
+        self._offered: Final[dict[Provider, dict[str, None]]] = {}  # what each provider offers, suspended or not
         self._turns: Final[dict[str, int]] = {}
         self._open: Final[dict[Provider, set[Call]]] = {}
         self._made: Final[dict[Caller, set[Call]]] = {}
@@ -150,14 +151,22 @@ class Services:
         if provider in providers:
             return False
         providers.append(provider)
+        self._offered.setdefault(provider, {})[service] = None
         return True
 
     def unserve(self, service: str, provider: Provider) -> bool:
         """Offer it no more; calls in flight go on. False where this provider did not."""
-        if not _discard(self._providers, service, provider):
-            return _discard(self._suspended, service, provider)
-        if service not in self._providers:
-            self._turns.pop(service, None)
+        offered = self._offered.get(provider)
+        if offered is None or service not in offered:
+            return False
+        del offered[service]
+        if not offered:
+            del self._offered[provider]
+        if _discard(self._providers, service, provider):
+            if service not in self._providers:
+                self._turns.pop(service, None)
+        else:
+            _discard(self._suspended, service, provider)
         return True
 
     def regrant(self) -> None:
@@ -179,6 +188,7 @@ class Services:
         for provider in denied:
             self.unserve(service, provider)
             self._suspended.setdefault(service, []).append(provider)
+            self._offered.setdefault(provider, {})[service] = None
         for provider in allowed:
             self.serve(service, provider)
 
@@ -274,9 +284,8 @@ class Services:
 
     def provider_gone(self, provider: Provider) -> None:
         """A provider went away: it offers nothing any more, and those who wait for it are told."""
-        for offers in (self._providers, self._suspended):
-            for service in [name for name, providers in offers.items() if provider in providers]:
-                self.unserve(service, provider)
+        for service in list(self._offered.get(provider, ())):
+            self.unserve(service, provider)
         for call in list(self._open.get(provider, ())):
             self.fail(call, CallError(503, "provider-gone", "the provider disconnected before it replied", 1))
 
