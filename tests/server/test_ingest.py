@@ -375,6 +375,30 @@ def test_a_queue_takes_no_more_of_a_part_than_it_has_room_for(tmp_path: Path) ->
         assert queued(hub, "q") == 6
 
 
+def test_a_client_that_hangs_up_in_the_middle_of_a_body_is_no_error_of_the_hub(tmp_path: Path) -> None:
+    head = "POST /publish HTTP/1.1\r\nHost: localhost\r\npolywire-query: q\r\npolywire-batch: 0\r\npolywire-part: 0\r\n"
+    counted = 'polywire_faults_total{protocol="http",reason="bad-request"}'
+    with running_hub(journal=tmp_path) as hub:
+        for number, how in enumerate(("Content-Length: 100", "Transfer-Encoding: chunked"), 1):
+            with socket.create_connection(("127.0.0.1", hub.port("http")), timeout=20) as connection:
+                connection.sendall(f"{head}{how}\r\nExpect: 100-continue\r\n\r\n".encode())
+                assert connection.recv(100).startswith(b"HTTP/1.1 100")  # the body is waited for
+                connection.sendall(b"5\r\nhello\r\n")
+            end = time.monotonic() + 20
+            while f"{counted} {number}.0" not in hub.get("/metrics")[1]:
+                assert time.monotonic() < end, hub.errors
+        assert not [line for line in hub.errors if "Traceback" in line or " ERROR " in line]
+
+
+@pytest.mark.parametrize("page", ["/publish", "/nowhere"])
+def test_a_header_that_is_no_utf_8_is_refused(tmp_path: Path, page: str) -> None:
+    with running_hub(journal=tmp_path) as hub:
+        with socket.create_connection(("127.0.0.1", hub.port("http")), timeout=20) as connection:
+            connection.sendall(f"POST {page} HTTP/1.1\r\nHost: localhost\r\nExpect: ".encode() + b"\xd9\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+        assert not [line for line in hub.errors if "Traceback" in line or " ERROR " in line]
+
+
 def test_a_part_that_is_delivered_while_the_journal_is_kept_small_reaches_sessions_whole(tmp_path: Path) -> None:
     """Deliveries stand for messages that are far before them, and must not be deleted in between."""
     small = ("journal.segment_size=16 KiB", "journal.keep_size=64 KiB", "limits.offline_messages=1000000")

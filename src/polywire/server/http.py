@@ -353,7 +353,7 @@ class Body:
                     parts.append(data)
         except TimeoutError:
             raise Refused(408, "the body took too long to arrive", fault="body-time") from None
-        except (HttpProcessingError, web.RequestPayloadError, ClientError) as error:
+        except (HttpProcessingError, web.RequestPayloadError, ClientError, ConnectionError) as error:
             raise Refused(400, f"the body can't be read: {error}", fault="bad-request") from error
         return await asyncio.to_thread(b"".join, parts)
 
@@ -414,6 +414,10 @@ class Connection(web.RequestHandler):
             status = 431 if headers else 400
             first = (message or "").strip().partition("\n")[0].rstrip(": ")[:200] or "not HTTP"
             words = "the head of the request is too large" if headers else f"bad request: {first}"
+            self._http.count("bad-request", "an HTTP request from %s was refused: %s", request.remote, words)
+        elif isinstance(exc, UnicodeEncodeError):
+            # aiohttp quotes a header in its own answer (Expect, to name one), and it is not UTF-8.
+            status, words = 400, "bad request: a header is not UTF-8"
             self._http.count("bad-request", "an HTTP request from %s was refused: %s", request.remote, words)
         else:
             log.error("an HTTP request for %r failed", request.path[:100], exc_info=exc)
