@@ -80,8 +80,9 @@ site: $(INSTALLED) ## build the documentation as a site in build/site; any warni
 conformance: setup ## per protocol: rules written down, rules proven by a passing test, rules missing
 	@$(BIN)/python -m pytest -n $(WORKERS) -q -m rule --conformance
 
-fuzz: setup ## fuzz every codec, SECONDS_EACH (default 100) seconds each
+fuzz: setup ## fuzz every codec, and sessions on every listener of a hub, SECONDS_EACH (default 100) seconds each
 	@$(BIN)/python -m fuzz --seconds $(SECONDS_EACH)
+	@$(BIN)/python -m fuzz --sessions --seconds $(SECONDS_EACH) $(if $(SEED),--seed $(SEED))
 
 faults: setup ## kill the hub KILLS (default 1000) times amid other faults; SEED=… repeats a run
 	@$(BIN)/python -m faults kills --kills $(KILLS) $(if $(SEED),--seed $(SEED))

@@ -29,7 +29,10 @@ from typing import Any, Self
 
 from tests.hub_process import LISTEN, HubProcess
 
-SECONDS = 30.0
+SECONDS = 60.0
+IMPORT_SECONDS = 180.0
+"""How long the first start may take, on a machine that does a lot besides."""
+
 SHARED, SYNCED = "shared", "synced"
 WARM = (
     *("polywire.cli.main", "polywire.server.run", "polywire.server.journal_keeper", "polywire.server.ingest"),
@@ -104,6 +107,7 @@ class Nursery:
         socket.send_fds(self._line, [json.dumps(words).encode()], [theirs_out, theirs_err])
         os.close(theirs_out)
         os.close(theirs_err)
+        self._line.settimeout(IMPORT_SECONDS)
         forked = _Forked(int(self._line.recv(100)), self._line)
         hub = self.hub = HubProcess(forked, {})
         reader = threading.Thread(target=_collect, args=(errors, hub), daemon=True)
