@@ -109,6 +109,20 @@ async def test_a_message_that_is_rejected_too_often_becomes_a_dead_letter(hub: H
     assert hub.metric("polywire_queue_redelivered_total") >= 1
 
 
+@pytest.mark.rule("UMQ-168")
+@in_a_loop
+async def test_the_count_crosses_to_a_consumer_of_another_protocol(hub: HubProcess) -> None:
+    async with connect(hub, "sabc") as one, connect(hub, "umq") as other:
+        async with one.queue("crossing") as queue:
+            await queue.put("1", headers={"polywire-deliveries": "9"})  # which only the hub can say
+            message = await take(queue)
+            assert message.deliveries == 1
+            message.nack(delay=0.2)
+        async with other.queue("crossing") as queue:
+            message = await take(queue)
+        assert (message.text, message.deliveries, dict(message.headers)) == ("1", 2, {})
+
+
 @pytest.mark.rule("MQTT-205")
 def test_consumers_that_go_away_count_too(hub: HubProcess) -> None:
     with connected(hub.addresses["mqtt"]) as found:
