@@ -47,7 +47,18 @@ def test_the_installed_command_tells_its_version() -> None:
 
 
 def test_importing_polywire_loads_nothing_heavy() -> None:
-    heavy = ("typer", "rich", "msgspec", "asyncio", "ssl", "pyarrow", "google.protobuf", "picows", "pyspark", "pandas")
+    heavy = (
+        "typer",
+        "rich",
+        "msgspec",
+        "asyncio",
+        "ssl",
+        "pyarrow",
+        "google.protobuf",
+        "websockets",
+        "pyspark",
+        "pandas",
+    )
     code = f"import sys, polywire; sys.exit(str(set({heavy}) & set(sys.modules) or ''))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603 - ours
     assert done.stderr.strip() == ""

@@ -375,7 +375,7 @@ def test_a_failure_that_nobody_awaits_is_in_the_log(
 
 def test_importing_polywire_loads_nothing_heavy() -> None:
     program = (
-        "import sys, polywire; heavy = {'asyncio', 'ssl', 'picows', 'pyarrow', 'rich', 'typer', 'google.protobuf', "
+        "import sys, polywire; heavy = {'asyncio', 'ssl', 'websockets', 'pyarrow', 'rich', 'typer', 'google.protobuf', "
         "'msgspec', 'cryptography', 'uvloop'} & set(sys.modules); sys.exit(', '.join(sorted(heavy)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603 - our own

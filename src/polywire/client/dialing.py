@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import logging
 import os
 import socket
 import ssl
@@ -19,9 +18,6 @@ DIAL_TIME: Final = 10.0
 
 # A peer that vanished without a word is noticed after about a minute, whatever the protocol.
 KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
-
-quiet = logging.getLogger("polywire.client.websocket")
-quiet.setLevel(logging.CRITICAL)  # ``picows`` logs what is raised anyway
 
 
 async def dial(
@@ -75,27 +71,25 @@ async def _web(
     address: Address, receiver: Receiver, context: ssl.SSLContext | None, subprotocol: str | None, *, stream: bool
 ) -> Link:
     # Only programs that use WebSockets pay for loading them.
-    from picows import WSError, ws_connect  # noqa: PLC0415
+    from polywire.client.websocket import ClientOpening, HandshakeError, WebSocketLink  # noqa: PLC0415
 
-    from polywire.client.websocket import WebSocketLink  # noqa: PLC0415
-
-    link = WebSocketLink(receiver, stream=stream)
     host = f"[{address.host}]" if ":" in address.host else address.host
+    opening = ClientOpening(f"{address.transport}://{host}:{address.port}{address.path}", subprotocol)
+    transport, link = await asyncio.get_running_loop().create_connection(
+        lambda: WebSocketLink(opening, receiver, stream=stream),
+        address.host,
+        address.port,
+        ssl=context,
+        server_hostname=address.host if context is not None else None,
+    )
+    keep_alive(transport.get_extra_info("socket"))
     try:
-        transport, _ = await ws_connect(
-            lambda: link,
-            f"{address.transport}://{host}:{address.port}{address.path}",
-            ssl_context=context,
-            websocket_handshake_timeout=None,
-            logger_name=quiet,
-            enable_auto_pong=False,
-            max_frame_size=0x7FFF_FFFF,
-            extra_headers={"Sec-WebSocket-Protocol": subprotocol} if subprotocol else None,
-            max_redirects=0,
-        )
-    except WSError as error:
+        await link.shaken
+    except HandshakeError as error:
         raise ConnectFailed(str(address), f"no WebSocket there: {error}") from error
-    keep_alive(transport.underlying_transport.get_extra_info("socket"))
+    except asyncio.CancelledError:
+        transport.abort()
+        raise
     return link
 
 

@@ -3,17 +3,14 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from polywire.client.address import Address
-from polywire.client.dialing import keep_alive, quiet
+from polywire.client.dialing import keep_alive
 from polywire.client.errors import AddressError
 from polywire.client.link import Link, Receiver, StreamLink
-
-if TYPE_CHECKING:
-    from picows import WSListener, WSUpgradeRequest, WSUpgradeResponseWithListener
 
 HANDSHAKE_TIME: Final = 10.0
 """Seconds a client has until it is let in."""
@@ -102,32 +99,18 @@ async def listen(
 async def _web_server(
     listener: Listener, context: ssl.SSLContext | None, subprotocol: str | None, handshake_time: float, *, stream: bool
 ) -> asyncio.AbstractServer:
-    from picows import WSUpgradeResponse, WSUpgradeResponseWithListener, ws_create_server  # noqa: PLC0415
-
-    from polywire.client.websocket import WebSocketLink  # noqa: PLC0415
+    from polywire.client.websocket import ServerOpening, WebSocketLink  # noqa: PLC0415
 
     address = listener.address
 
-    def upgrade(request: "WSUpgradeRequest") -> "WSListener | WSUpgradeResponseWithListener":
-        path = request.path.decode(errors="replace").partition("?")[0]
-        if path != address.path:
-            words = f"nothing is spoken at {path}; there is {address.path}\n".encode()
-            return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(404, words), None)
-        link = WebSocketLink(accept=listener.accepted, stream=stream)
-        offered = cast("Mapping[str, str]", request.headers).get("Sec-WebSocket-Protocol", "")
-        if subprotocol is not None and subprotocol in [each.strip() for each in offered.split(",")]:
-            headers = {"Sec-WebSocket-Protocol": subprotocol}
-            return WSUpgradeResponseWithListener(WSUpgradeResponse.create_101_response(headers), link)
-        return link
+    def link() -> WebSocketLink:
+        opening = ServerOpening(address.path, subprotocol)
+        return WebSocketLink(opening, accept=listener.accepted, stream=stream, handshake_time=handshake_time)
 
-    return await ws_create_server(
-        upgrade,
+    return await asyncio.get_running_loop().create_server(
+        link,
         address.host,
         address.port,
         ssl=context,
         ssl_handshake_timeout=None if context is None else handshake_time,
-        websocket_handshake_timeout=handshake_time,
-        logger_name=quiet,
-        enable_auto_pong=False,
-        max_frame_size=0x7FFF_FFFF,
     )

@@ -41,5 +41,3 @@ def set_up(wanted: Log) -> None:
     handler.setFormatter(JsonFormatter() if wanted.format == "json" else logging.Formatter(TEXT))
     level = getattr(logging, wanted.level.upper())
     logging.basicConfig(handlers=[handler], level=level, force=True)
-    # picows logs the end of every connection as information.
-    logging.getLogger("picows").setLevel(max(level, logging.WARNING))
