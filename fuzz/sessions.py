@@ -1,4 +1,4 @@
-"""Fuzzing of whole sessions, ``python -m fuzz --sessions``: inputs come from ``scripts.py``, a hub runs in this process.
+"""Fuzzing of whole sessions, ``python -m fuzz --sessions``: input comes from ``scripts.py``, and the hub runs here.
 
 A finding is a traceback or an error in the hub's log, a journal that can't be written, a hub that no longer serves a
 client that behaves well, or a connection or task that is left when all clients have gone. Inputs follow from the seed
