@@ -10,12 +10,13 @@ WORKERS ?= auto
 TESTS ?=
 SECONDS_EACH ?= 100
 KILLS ?= 1000
+MINUTES ?= 20
 SEED ?=
 HOT_SOURCES := $(shell find src/polywire -name '*.py')
 INSTALLED := $(VENV)/.installed
 BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 
-.PHONY: help setup lock build proto docs site test lint format conformance fuzz faults bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run package clean
+.PHONY: help setup lock build proto docs site test lint format conformance fuzz faults soak bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -86,6 +87,9 @@ fuzz: setup ## fuzz every codec, and sessions on every listener of a hub, SECOND
 
 faults: setup ## kill the hub KILLS (default 1000) times amid other faults; SEED=… repeats a run
 	@$(BIN)/python -m faults kills --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+soak: setup ## churn on all protocols for MINUTES (default 20); memory has to stay flat
+	@$(BIN)/python -m faults soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 bench: bench-wire bench-hub bench-journal bench-clients bench-pipeline ## run all benchmarks there are
 

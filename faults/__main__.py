@@ -5,6 +5,7 @@ examples:
   python -m faults kills --kills 50 --seed 7       rounds of 20 kills with the seeds 7, 8 and 9
   python -m faults kills --only power,torn         kills and these faults
   python -m faults kills --only none               kills alone
+  python -m faults soak --minutes 5                churn on all protocols, memory sampled each 10 s
 """
 
 import argparse
@@ -13,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from faults import soak
 from faults.kills import FAULTS, LIVES, FailureError, campaign
 
 KEPT = Path("build/faults")
@@ -53,6 +55,19 @@ def run_kills(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_soak(options: argparse.Namespace) -> int:
+    """Churn, and report."""
+    seed = secrets.randbits(31) if options.seed is None else options.seed
+    say(f"{options.minutes} min of churn, seed {seed}")
+    wrong = soak.soak(seed, options.minutes, say)
+    if wrong:
+        say("\n".join(["\nFAILED:", *wrong[:20]]))
+        say(f"to repeat it: python -m faults soak --seed {seed} --minutes {options.minutes}")
+        return 1
+    say("\nthe memory stayed flat, and nothing was left behind")
+    return 0
+
+
 def main() -> int:
     """The command."""
     words = argparse.RawDescriptionHelpFormatter
@@ -68,6 +83,10 @@ def main() -> int:
     kills.add_argument("--only", type=fault_names, default=frozenset(FAULTS), metavar="FAULT,...", help="see below")
     kills.add_argument("--keep", type=Path, default=KEPT, help="where the journal of a failure is kept")
     kills.set_defaults(run=run_kills)
+    churn = commands.add_parser("soak", help="churn on all protocols; memory has to stay flat")
+    churn.add_argument("--minutes", type=float, default=20.0, help="how long (default: 20)")
+    churn.add_argument("--seed", type=int, help="of what the clients do (default: random)")
+    churn.set_defaults(run=run_soak)
     options = parser.parse_args()
     code: int = options.run(options)
     return code
