@@ -19,7 +19,7 @@ from faults import files
 from faults.checks import Load
 from faults.load import Life
 from faults.nursery import Nursery, StartError
-from tests.faults.attackers import ATTACKS, Attack
+from tests.faults.attackers import LIGHT_ATTACKS, Attack
 from tests.faults.proxy import Proxy
 from tests.faults.small_disk import CannotMountError, SmallDisk, mounted_disk
 from tests.hub_process import HubProcess
@@ -193,7 +193,7 @@ class Round:
                         proxy.cut()
                     self._tally.add("connections cut")
             elif fault == "attack":
-                stack.enter_context(attacked(hub, chance.choice(ATTACKS)))
+                stack.enter_context(attacked(hub, chance.choice(LIGHT_ATTACKS)))
                 self._tally.add("attacks")
             elif full:
                 self._fill(hub, duration, until_the_end=chance.random() < 0.4)

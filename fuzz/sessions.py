@@ -1,4 +1,4 @@
-"""Fuzzing of whole sessions, ``python -m fuzz --sessions``: input comes from ``scripts.py``, and the hub runs here.
+"""Fuzzing of whole sessions, ``python -m fuzz --sessions``: inputs from ``scripts.py``, a hub in this process.
 
 A finding is a traceback or an error in the hub's log, a journal that can't be written, a hub that no longer serves a
 client that behaves well, or a connection or task that is left when all clients have gone. Inputs follow from the seed
@@ -23,7 +23,7 @@ from fuzz.scripts import SESSION, Input, Script, make_input, scripts
 from polywire.server.config import load
 from polywire.server.server import Server
 from tests.faults.friends import FRIENDS, SECONDS, HungUpError, SabcFriend, friend, line, reach
-from tests.hub_process import LISTEN, HubProcess, Process
+from tests.hub_process import LISTEN, HubProcess, NoProcess
 
 BATCH = 40
 """Inputs between two looks at the hub."""
@@ -44,22 +44,6 @@ class FindingError(Exception):
     """Something is wrong with the hub. The argument says what."""
 
 
-class _Here:
-    """This process, in which the hub runs."""
-
-    pid = 0
-
-    def poll(self) -> int | None:
-        return None
-
-    def kill(self) -> None: ...
-
-    def send_signal(self, signal_number: int, /) -> None: ...
-
-    def wait(self, timeout: float | None = None) -> int:  # noqa: ARG002 - as the others have it
-        return 0
-
-
 class InnerHub(logging.Handler):
     """A hub in a thread of this process; it is the handler of its own log."""
 
@@ -72,8 +56,7 @@ class InnerHub(logging.Handler):
         self._stop = asyncio.Event()
         self._server: Server | None = None
         self._tasks = 0
-        process: Process = _Here()
-        self.hub = HubProcess(process, {})
+        self.hub = HubProcess(NoProcess(), {})
         self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
         self._thread.start()
         if not self._ready.wait(SECONDS) or self._server is None:

@@ -44,6 +44,24 @@ class Process(Protocol):
     def wait(self, timeout: float | None = None) -> int: ...
 
 
+class NoProcess:
+    """In the place of a hub's process where that belongs to somebody else."""
+
+    pid = 0
+
+    def poll(self) -> int | None:
+        return None
+
+    def kill(self) -> None:
+        return None
+
+    def send_signal(self, signal_number: int, /) -> None:
+        raise ProcessLookupError(signal_number)
+
+    def wait(self, timeout: float | None = None) -> int:
+        raise ProcessLookupError(timeout)
+
+
 @dataclass
 class HubProcess:
     """A running hub. ``addresses`` are those of its ``ready`` line.

@@ -1,18 +1,24 @@
-"""What a hostile network does to a hub, each as a function that goes on until it is told to stop.
+"""What a hostile network does to a hub: ``ATTACKS``, each a function that goes on until it is told to stop.
 
-They are many and bounded: no attacker keeps more than a few connections open, so that the test's own process does not
-run out of anything. A refusal, in whatever way, is what they expect.
+No attacker keeps more than some hundred connections open, so that its own process does not run out of anything. A
+refusal, in whatever way, is what they expect. ``python -m tests.faults.attackers NAME ADDRESSES SECONDS`` runs one in a
+process of its own, so that it does not slow down those who measure.
 """
 
 import contextlib
+import itertools
+import json
 import random
 import socket
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from faults.load import arrow_stream
 from polywire.protocols import fmqp, mqtt
-from tests.faults.friends import FRIENDS, HungUpError, Line, line, masked, reach, upgrade
-from tests.hub_process import LISTEN, HubProcess
+from polywire.protocols.fmqp.frames import LAST_WILL
+from tests.faults.friends import FRIENDS, HungUpError, Line, friend, line, masked, reach, upgrade
+from tests.hub_process import LISTEN, HubProcess, NoProcess
 
 SOURCE = "127.0.0.2"
 """Where attackers come from, so that what they are punished with does not meet the others."""
@@ -233,3 +239,193 @@ def wrong_passwords(hub: HubProcess, stop: threading.Event) -> None:
                     guesser = opened(hub, key)
                     with guesser.socket:
                         make(guesser, "anna", "wrong")
+
+
+LIGHT_ATTACKS = tuple(ATTACKS)
+"""Those so far take little of their own process; they can run in threads, beside others."""
+
+
+def flood(hub: HubProcess, stop: threading.Event, key: str, frames: Iterable[bytes], login: bytes = b"") -> None:
+    """Send frames over one connection after the other, as long as there are any; read nothing that matters."""
+    left = iter(frames)
+    while not stop.is_set():
+        with refused(), reached(hub, key) as connection:
+            connection.sendall(login)
+            while not stop.is_set():
+                load = b"".join(itertools.islice(left, 50))
+                if not load:
+                    stop.wait(PAUSE)
+                    return
+                connection.sendall(load)
+                drain(connection)
+        stop.wait(PAUSE)
+
+
+def drain(connection: socket.socket) -> None:
+    """Take what there is to read, without waiting for it."""
+    connection.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while connection.recv(65536):
+            pass
+    connection.settimeout(WAIT)
+
+
+def posted(hub: HubProcess, head: str, pieces: Iterable[bytes], stop: threading.Event) -> None:
+    """Make a POST request to ``/publish`` with a body in pieces, and take the answer."""
+    names = "polywire-query: attack\r\npolywire-batch: 1\r\npolywire-part: 0\r\n"
+    with refused(), reached(hub, "http") as connection:
+        connection.sendall(f"POST /publish HTTP/1.1\r\nHost: localhost\r\n{names}{head}\r\n\r\n".encode())
+        for piece in pieces:
+            if stop.is_set():
+                return
+            connection.sendall(piece)
+        connection.recv(1000)
+
+
+def logged_in(client_id: str = "") -> bytes:
+    return mqtt.encode(mqtt.Connect(client_id, True, 0))
+
+
+@attack
+def crossing_filters(hub: HubProcess, stop: threading.Event) -> None:
+    """3,000 filters of 199 levels that all match one topic, by ways that hardly meet, and messages to that topic."""
+    chance = random.Random(2)  # noqa: S311 - for a test
+    filters = ["/".join(chance.choice("a+") for _ in range(199)) for _ in range(3000)]
+    frames = [mqtt.encode(mqtt.Subscribe(number % 60_000 + 1, ((each, 0),))) for number, each in enumerate(filters)]
+    flood(hub, stop, "mqtt", frames, logged_in())
+    message = mqtt.encode(mqtt.Publish("/".join("a" * 199), b"x"))
+    flood(hub, stop, "mqtt", itertools.repeat(message), logged_in())
+
+
+@attack
+def retained_names(hub: HubProcess, stop: threading.Event) -> None:
+    """10,000 retained messages of a byte, with names of 60 kB."""
+    names = (f"{number}/" + "x" * 60_000 for number in range(10_000))
+    flood(hub, stop, "mqtt", (mqtt.encode(mqtt.Publish(each, b"x", retain=True)) for each in names), logged_in())
+    stop.wait()
+
+
+@attack
+def many_queues(hub: HubProcess, stop: threading.Event) -> None:
+    """20,000 of them, each with a message."""
+    names = (f"queue/{number}/" + "q" * 1000 for number in range(20_000))
+    flood(hub, stop, "mqtt", (mqtt.encode(mqtt.Publish(each, b"x" * 1000)) for each in names), logged_in())
+    stop.wait()
+
+
+@attack
+def wills_at_once(hub: HubProcess, stop: threading.Event) -> None:
+    """20 clients with a thousand last wills each hang up together, while somebody hears them."""
+    wills = b"".join(fmqp.encode(fmqp.Publication(f"wills/{number}", b"gone", LAST_WILL)) for number in range(1000))
+    with reached(hub, "fmqp") as listener:
+        listener.sendall(fmqp.encode(fmqp.Subscription("wills/*")))
+        while not stop.wait(PAUSE):
+            with refused(), contextlib.ExitStack() as stack:
+                for _ in range(20):
+                    stack.enter_context(reached(hub, "fmqp")).sendall(wills)
+            with refused():
+                drain(listener)
+
+
+@attack
+def zstd_bombs(hub: HubProcess, stop: threading.Event) -> None:
+    """A small body that would take 256 MiB."""
+    row = {"channel": "bomb", "body": bytes(64 << 20), "retain": False, "queue": False}
+    body = arrow_stream([row] * 4, compression="zstd")
+    while not stop.wait(PAUSE):
+        posted(hub, f"Content-Length: {len(body)}", [body], stop)
+
+
+@attack
+def tiny_chunks(hub: HubProcess, stop: threading.Event) -> None:
+    """Millions of two bytes each."""
+    load = b"2\r\nxx\r\n" * 10_000
+    while not stop.wait(PAUSE):
+        posted(hub, "Transfer-Encoding: chunked", itertools.repeat(load, 500), stop)
+
+
+@attack
+def chunked_gets(hub: HubProcess, stop: threading.Event) -> None:
+    """Pages are asked for with a body that does not end."""
+    head = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    while not stop.wait(PAUSE):
+        with refused(), reached(hub, "http") as connection:
+            connection.sendall(head)
+            while not stop.is_set():
+                connection.sendall(b"2\r\nxx\r\n" * 1000)
+
+
+@attack
+def deep_json(hub: HubProcess, stop: threading.Event) -> None:
+    """Headers that are nested without end."""
+    deep = '{"a":' * 10_000
+    body = arrow_stream([{"channel": "deep", "body": b"", "headers": deep, "retain": False, "queue": False}])
+    while not stop.wait(PAUSE):
+        posted(hub, f"Content-Length: {len(body)}", [body], stop)
+        with refused(), contextlib.suppress(AssertionError):
+            caller = friend(hub, "umq")
+            with caller.line.socket:
+                caller.line.send(f'C1:["publish","deep","x",{{"headers":{deep}'.encode())
+                caller.line.send(f'C2:["publish","deep",{"[" * 20_000}'.encode())
+                caller.word()
+
+
+@attack
+def idle_http(hub: HubProcess, stop: threading.Event) -> None:
+    """300 connections that ask for nothing; the oldest are replaced all the time."""
+    connections: list[socket.socket] = []
+    while not stop.wait(0.002):
+        with refused():
+            connections.append(reached(hub, "http"))
+        if len(connections) > 300:
+            connections.pop(0).close()
+    for each in connections:
+        each.close()
+
+
+@attack
+def client_ids(hub: HubProcess, stop: threading.Event) -> None:
+    """10,100 sessions that are to be kept, each with a subscription."""
+    subscribe = mqtt.encode(mqtt.Subscribe(1, (("flood/#", 1),)))
+    for number in range(10_100):
+        if stop.is_set():
+            return
+        with refused(), reached(hub, "mqtt") as connection:
+            connection.sendall(mqtt.encode(mqtt.Connect(f"id-{number}", False, 0)) + subscribe)
+    stop.wait()
+
+
+@attack
+def slow_loris(hub: HubProcess, stop: threading.Event) -> None:
+    """A byte now and then, of what never becomes whole."""
+    wholes = {
+        "http": b"GET /metrics HTTP/1.1\r\nX-Slow: " + b"y" * 1000,
+        "umq": upgrade("/umq"),
+        "mqtt": mqtt.encode(mqtt.Connect("slow", True, 0, mqtt.Will("t", bytes(60_000)))),
+        "micromsg": b"\x01\x00\x00\xff",
+        "sabc": b"CONNECT\r\nclient-id::" + b"s" * 1000,
+        "fmqp": fmqp.encode(fmqp.Publication("slow", bytes(100_000))),
+    }
+    connections: list[tuple[socket.socket, Iterator[int]]] = []
+    for key, whole in wholes.items():
+        for _ in range(30):
+            with refused():
+                connections.append((reached(hub, key), iter(whole)))
+    while not stop.wait(0.05):
+        for connection, left in connections:
+            with contextlib.suppress(OSError):
+                connection.sendall(bytes([next(left, 0)]))
+    for connection, _ in connections:
+        connection.close()
+
+
+def main() -> None:
+    name, addresses, seconds = sys.argv[1:]
+    act = next(each for each in ATTACKS if each.__name__ == name)
+    stop = threading.Event()
+    threading.Timer(float(seconds), stop.set).start()
+    act(HubProcess(NoProcess(), json.loads(addresses)), stop)
+
+
+if __name__ == "__main__":
+    main()

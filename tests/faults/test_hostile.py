@@ -8,7 +8,7 @@ from pathlib import Path
 import argon2
 import pytest
 
-from tests.faults.attackers import ATTACKS, Attack
+from tests.faults.attackers import LIGHT_ATTACKS, Attack
 from tests.faults.friends import FRIENDS, Friend, friend
 from tests.hub_process import HubProcess, running_hub
 
@@ -103,7 +103,7 @@ def test_a_hostile_hour_costs_the_well_behaved_nothing(tmp_path: Path) -> None:
         stop, peace = threading.Event(), threading.Event()
         problems: list[str] = []
         attackers = [
-            threading.Thread(target=assaulted, args=(hub, act, stop, problems), daemon=True) for act in ATTACKS
+            threading.Thread(target=assaulted, args=(hub, act, stop, problems), daemon=True) for act in LIGHT_ATTACKS
         ]
         talkers = [threading.Thread(target=each.talk, args=(peace,), daemon=True) for each in talks]
         listeners = [threading.Thread(target=each.listen, daemon=True) for each in talks]
