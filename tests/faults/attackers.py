@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from faults.load import arrow_stream
 from polywire.protocols import fmqp, mqtt
-from polywire.protocols.fmqp.frames import LAST_WILL
+from polywire.protocols.fmqp.frames import CACHE, FEEDBACK, LAST_WILL
 from tests.faults.friends import FRIENDS, HungUpError, Line, friend, line, masked, reach, upgrade
 from tests.hub_process import LISTEN, HubProcess, NoProcess
 
@@ -417,6 +417,82 @@ def slow_loris(hub: HubProcess, stop: threading.Event) -> None:
                 connection.sendall(bytes([next(left, 0)]))
     for connection, _ in connections:
         connection.close()
+
+
+@attack
+def distinct_topics(hub: HubProcess, stop: threading.Event) -> None:
+    """200,000 of them."""
+    frames = (fmqp.encode(fmqp.Publication(f"flood/{number}", b"x")) for number in range(200_000))
+    flood(hub, stop, "fmqp", frames)
+
+
+@attack
+def large_filters(hub: HubProcess, stop: threading.Event) -> None:
+    """10,000 of 64 kB."""
+    names = (f"{number}/" + "x" * 64_000 for number in range(10_000))
+    frames = (mqtt.encode(mqtt.Subscribe(number % 60_000 + 1, ((each, 0),))) for number, each in enumerate(names))
+    flood(hub, stop, "mqtt", frames, logged_in())
+    stop.wait()
+
+
+@attack
+def big_queues(hub: HubProcess, stop: threading.Event) -> None:
+    """1 GB in ten queues."""
+    body = bytes(1_000_000)
+    frames = (fmqp.encode(fmqp.Publication(f"queue/big-{number % 10}", body)) for number in range(1000))
+    flood(hub, stop, "fmqp", frames)
+
+
+@attack
+def demand_watchers(hub: HubProcess, stop: threading.Event) -> None:
+    """20 clients watch the demand for a thousand topics each, while others come and go there."""
+    topics = [f"demand/{number}" for number in range(1000)]
+    watching = b"".join(fmqp.encode(fmqp.Subscription(each, FEEDBACK)) for each in topics)
+    wanting = b"".join(fmqp.encode(fmqp.Subscription(each)) for each in topics)
+    with contextlib.ExitStack() as stack:
+        watchers = []
+        for _ in range(20):
+            with refused():
+                watchers.append(stack.enter_context(reached(hub, "fmqp")))
+                watchers[-1].sendall(watching)
+        while not stop.wait(PAUSE):
+            with refused(), reached(hub, "fmqp") as connection:
+                connection.sendall(wanting)
+            for each in watchers:
+                with refused():
+                    drain(each)
+
+
+@attack
+def unfinished_messages(hub: HubProcess, stop: threading.Event) -> None:
+    """40 messages of 16 MB, of which the last byte never comes."""
+    whole = fmqp.encode(fmqp.Publication("unfinished", bytes(16_000_000)))
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            with refused():
+                connection = stack.enter_context(reached(hub, "fmqp"))
+                connection.settimeout(5)
+                connection.sendall(whole[:-1])
+            if stop.is_set():
+                return
+        stop.wait()
+
+
+@attack
+def huge_wills(hub: HubProcess, stop: threading.Event) -> None:
+    """40 clients with 15 MB of last wills each."""
+    wills = b"".join(
+        fmqp.encode(fmqp.Publication("wills/huge", bytes(1_000_000), LAST_WILL | CACHE)) for _ in range(15)
+    )
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            with refused():
+                connection = stack.enter_context(reached(hub, "fmqp"))
+                connection.settimeout(5)
+                connection.sendall(wills)
+            if stop.is_set():
+                return
+        stop.wait()
 
 
 def main() -> None:
