@@ -5,17 +5,21 @@ examples:
   python -m faults kills --kills 50 --seed 7       rounds of 20 kills with the seeds 7, 8 and 9
   python -m faults kills --only power,torn         kills and these faults
   python -m faults kills --only none               kills alone
+  python -m faults attacks                         every attack by itself, beside well-behaved clients
   python -m faults soak --minutes 5                churn on all protocols, memory sampled each 10 s
 """
 
 import argparse
 import secrets
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from faults import soak
+from faults.attacks import MEMORY, P99, attacked
 from faults.kills import FAULTS, LIVES, FailureError, campaign
+from tests.faults.attackers import ATTACKS
 
 KEPT = Path("build/faults")
 
@@ -68,6 +72,31 @@ def run_soak(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_attacks(options: argparse.Namespace) -> int:
+    """Attack the hub, and report."""
+    names = [attack.__name__ for attack in ATTACKS]
+    wanted = options.only.split(",") if options.only else names
+    unknown = [name for name in wanted if name not in names]
+    if unknown:
+        say(f"no attack {', '.join(unknown)}; there are {', '.join(names)}")
+        return 2
+    say(f"{'attack':<22} {'p99, ms':>8} {'trips':>7} {'hub, MiB':>9}   ({P99 * 1000:.0f} ms and {MEMORY} MiB at most)")
+    failed = []
+    for name in wanted:
+        with tempfile.TemporaryDirectory(prefix="polywire-attack-") as folder:
+            outcome = attacked(name, Path(folder), options.seconds)
+        slow = outcome.p99 > P99
+        say(
+            f"{name:<22} {outcome.p99 * 1000:>8.0f} {outcome.trips:>7} {outcome.memory:>9}"
+            f"{'   too slow' if slow else ''}{''.join(f'{chr(10)}    {problem}' for problem in outcome.problems)}"
+        )
+        if slow or outcome.problems:
+            failed.append(name)
+    if failed:
+        say(f"\nFAILED: {', '.join(failed)}\nto repeat it: python -m faults attacks --only {','.join(failed)}")
+    return 1 if failed else 0
+
+
 def main() -> int:
     """The command."""
     words = argparse.RawDescriptionHelpFormatter
@@ -83,6 +112,10 @@ def main() -> int:
     kills.add_argument("--only", type=fault_names, default=frozenset(FAULTS), metavar="FAULT,...", help="see below")
     kills.add_argument("--keep", type=Path, default=KEPT, help="where the journal of a failure is kept")
     kills.set_defaults(run=run_kills)
+    attacks = commands.add_parser("attacks", help="attack the hub beside well-behaved clients, and measure these")
+    attacks.add_argument("--seconds", type=float, default=6.0, help="of each attack (default: 6)")
+    attacks.add_argument("--only", metavar="ATTACK,...", help="only these (default: all)")
+    attacks.set_defaults(run=run_attacks)
     churn = commands.add_parser("soak", help="churn on all protocols; memory has to stay flat")
     churn.add_argument("--minutes", type=float, default=20.0, help="how long (default: 20)")
     churn.add_argument("--seed", type=int, help="of what the clients do (default: random)")
