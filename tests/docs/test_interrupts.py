@@ -1,5 +1,6 @@
 """Ctrl-C ends the programs of the tutorials and of ``examples/`` without a traceback."""
 
+import contextlib
 import re
 import signal
 import socket
@@ -34,6 +35,13 @@ def silent() -> Iterator[socket.socket]:
         yield listening
 
 
+def wait_until_it_is_connected(peer: socket.socket) -> None:
+    """Until the program speaks, or has had the time to: asyncio does not stand an interrupt while it connects."""
+    peer.settimeout(1)
+    with contextlib.suppress(TimeoutError):
+        peer.recv(1)
+
+
 @pytest.mark.parametrize(("text", "arguments"), PROGRAMS)
 def test_ctrl_c_ends_a_program_quietly(
     text: str, arguments: tuple[str, ...], silent: socket.socket, tmp_path: Path
@@ -48,6 +56,7 @@ def test_ctrl_c_ends_a_program_quietly(
         try:
             peer, _ = silent.accept()
             with peer:
+                wait_until_it_is_connected(peer)
                 process.send_signal(signal.SIGINT)
                 _, complaints = process.communicate(timeout=40)
         finally:

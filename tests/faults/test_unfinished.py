@@ -179,4 +179,4 @@ def test_when_all_queues_are_full_each_protocol_says_so() -> None:
             assert said.endswith(answer), key
             client.close()
         first.close()
-        hub.wait_for_log("was refused: queues-full")
+        hub.wait_for_log("is refused: queues-full")

@@ -110,7 +110,7 @@ def test_calls_across_protocols_fail_only_for_a_body_that_failed(hub: HubProcess
                 assert other.end_call(ticket) == b"whole"
         service.serve(f"other-{kind}")
         assert say(peer, f'A1:C2:["call","other-{kind}","get",null]', FAILED) == [
-            "E2:11 Bad request: the body failed: Upstream download error"
+            "E2:11 Bad request: 400 failed-body: the body failed: Upstream download error"
         ]
         peer.send(f'A1:C3:["call","other-{kind}","get","x"]')
         peer.send(FAILED)
@@ -226,7 +226,7 @@ def test_an_exclamation_mark_is_the_exception_of_a_service(hub: HubProcess) -> N
         caller.send('C5:["call","nobody","get","x"]')
         request = str(service.recv())
         service.send(f"!{request[1 : request.index(':')]}:7 No route to method")
-        assert caller.recv() == "E5:7 No route to method"
+        assert caller.recv() == "E5:404 no-method: No route to method"  # UMQ-162
         service.send("!9:7 nobody waits for this")
         assert say(service, 'C2:["unserve","nobody"]') == ["R2:null"]
 

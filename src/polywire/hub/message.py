@@ -122,6 +122,7 @@ class Message:
             self.origin,
             self.qos,
             body_failed=self.body_failed,
+            binary=self.binary,
         )
 
     def again(self) -> "Message":
@@ -137,6 +138,7 @@ class Message:
             self.origin,
             self.qos,
             body_failed=self.body_failed,
+            binary=self.binary,
         )
         message.offset = self.offset
         message.encoded.update(self.encoded)

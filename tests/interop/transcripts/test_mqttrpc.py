@@ -774,7 +774,10 @@ def test_the_hub_answers_for_a_service_on_umq_by_the_same_rules(hub: HubProcess,
             assert asked
             service.send(f"R{asked[1]}:{'' if b'y' not in answer else 'y'}")
             caller.exchange([], [answer])
-        refused = b"\x08\x07\x1a\x2c\x08\x90\x03\x12\x0bbad-request\x1a\x1aThe request can't be read.\x20\x01"
+        refused = (  # MQTTRPC-110: with the mark of an error of the hub's
+            b"\x08\x07\x12\x0e\x0a\x0cpolywire.hub"
+            b"\x1a\x2c\x08\x90\x03\x12\x0bbad-request\x1a\x1aThe request can't be read.\x20\x01"
+        )
         caller.exchange([b"\x08\x07\x28\x05"], [refused])
         caller.exchange([b"\x08\x07\x18\x01\x28\x05"], [refused])
 
