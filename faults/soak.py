@@ -27,7 +27,10 @@ from tests.interop.speakers import CALLING, PROTOCOLS, speak
 
 THREADS = 6
 NAMES = 200
-"""Different topics, queues, sessions and services."""
+"""Different topics, sessions and services."""
+
+QUEUES = 20
+"""Fewer, since each of them has to be full before the memory can be flat."""
 
 SAMPLE_SECONDS = 10.0
 WARM_SECONDS = 120.0
@@ -103,7 +106,7 @@ class Churn:
 
     def _queue(self, chance: random.Random) -> None:
         """Put into a queue, and take as much from it."""
-        queue = f"queue/{chance.randrange(NAMES)}"
+        queue = f"queue/{chance.randrange(QUEUES)}"
         addresses = self._hub.addresses
         with speak(chance.choice(PROTOCOLS), addresses) as putting, speak("mqtt", addresses) as taking:
             taking.subscribe(queue)
