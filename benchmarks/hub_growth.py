@@ -95,11 +95,11 @@ def _change(connection: socket.socket, each_second: int, ended: threading.Event)
 
 def subscriptions(few: int, many: int, messages: int, rounds: int) -> Iterator[Line]:
     """The goals about subscriptions; ``few`` and ``many`` are how many there are."""
-    setting = f"limits.subscriptions={2 * many + 10}"
+    settings = (f"limits.subscriptions={2 * many + 10}", "limits.names_size=4 GiB", "limits.names_size_total=8 GiB")
     # Two hubs, so that few and many can take turns.
     with contextlib.ExitStack() as stack:
-        small, small_pid = stack.enter_context(polywire(setting))
-        large, large_pid = stack.enter_context(polywire(setting))
+        small, small_pid = stack.enter_context(polywire(*settings))
+        large, large_pid = stack.enter_context(polywire(*settings))
         batch = min(BATCH, few)
         with connect(small["fmqp"]) as connection:
             start = Crowd(connection)

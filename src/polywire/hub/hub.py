@@ -45,8 +45,8 @@ MAX_REACH_TOGETHER: Final = 20_000
 MAX_WATCHERS: Final = 1_000
 MAX_WATCHERS_TOGETHER: Final = 20_000
 MAX_NAMES_SIZE: Final = 16 * 1024 * 1024
-MAX_NAMES_SIZE_TOGETHER: Final = 256 * 1024 * 1024
-MAX_WILLS_SIZE_TOGETHER: Final = 128 * 1024 * 1024
+MAX_NAMES_SIZE_TOGETHER: Final = 128 * 1024 * 1024
+MAX_WILLS_SIZE_TOGETHER: Final = 64 * 1024 * 1024
 WILLS_AT_ONCE: Final = 32
 """Last wills of one client that are published in one step, and safe together."""
 

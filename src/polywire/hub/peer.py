@@ -30,8 +30,8 @@ class Limits:
     wills_size: int = 16 * MIB
     sessions: int = 20_000
     sessions_per_user: int = 10_000
-    sessions_size: int = 256 * MIB
-    sessions_size_per_user: int = 128 * MIB
+    sessions_size: int = 128 * MIB
+    sessions_size_per_user: int = 64 * MIB
     session_age: float = 7 * 86400.0
     offline_messages: int = 1_000
     sabc_frame_size: int = 64 * 1024

@@ -10,7 +10,7 @@ from polywire.hub.message import Message
 from polywire.hub.names import Names, Search, name_cost
 
 MAX_MESSAGES: Final = 1_000_000
-MAX_OCTETS: Final = 256 * 1024 * 1024
+MAX_OCTETS: Final = 128 * 1024 * 1024
 OWN: Final = "$/"
 """How the channels begin that the hub alone publishes to; what it keeps there takes no client's place."""
 

@@ -208,7 +208,7 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Size(
             "Memory for the names of all connections together, and for those of queues.", least=4 * KIB, most=64 * GIB
         ),
-    ] = 256 * MIB
+    ] = 128 * MIB
     watchers: Annotated[
         int, Count("Topics whose demand one connection watches, on FMQP.", least=0, most=10_000_000)
     ] = 1_000
@@ -242,7 +242,7 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 16 * MIB
     wills_size_total: Annotated[
         int, Size("The last wills of all connections together.", least=4 * KIB, most=64 * GIB)
-    ] = 128 * MIB
+    ] = 64 * MIB
     outbox: Annotated[
         int, Size("What may wait to be written to one connection; see `[slow_reader]`.", least=4 * KIB, most=2 * GIB)
     ] = DEFAULT_CAP
@@ -260,7 +260,7 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retained_messages: Annotated[
         int, Count("Retained (cached) messages, all channels together.", least=0, most=100_000_000)
     ] = 100_000
-    retained_octets: Annotated[int, Size("Their octets, all together.", least=4 * KIB, most=1024 * GIB)] = 256 * MIB
+    retained_octets: Annotated[int, Size("Their octets, all together.", least=4 * KIB, most=1024 * GIB)] = 128 * MIB
     sessions: Annotated[
         int,
         Count("Persistent MQTT sessions, of connected clients and of clients that are away.", least=0, most=10_000_000),
@@ -270,10 +270,10 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 10_000
     sessions_size: Annotated[
         int, Size("Messages kept for all MQTT clients that are away.", least=4 * KIB, most=1024 * GIB)
-    ] = 256 * MIB
+    ] = 128 * MIB
     sessions_size_per_user: Annotated[
         int, Size("Messages kept for those of one user.", least=4 * KIB, most=1024 * GIB)
-    ] = 128 * MIB
+    ] = 64 * MIB
     session_age: Annotated[
         float,
         Seconds(
