@@ -298,7 +298,7 @@ class Round:
         tally.add("calls", load.caller.calls)
 
     def _save(self) -> Path:
-        """Keep the journal for whoever looks into the failure."""
+        """Keep the journal, so that the failure can be examined."""
         kept = self._keep / str(self._seed)
         shutil.rmtree(kept, ignore_errors=True)
         with contextlib.suppress(OSError):

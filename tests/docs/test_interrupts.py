@@ -36,7 +36,7 @@ def silent() -> Iterator[socket.socket]:
 
 
 def wait_until_it_is_connected(peer: socket.socket) -> None:
-    """Until the program speaks, or has had the time to: asyncio does not stand an interrupt while it connects."""
+    """Until the program speaks, or could have: interrupted while it connects, asyncio may print a traceback."""
     peer.settimeout(1)
     with contextlib.suppress(TimeoutError):
         peer.recv(1)
