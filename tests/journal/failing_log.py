@@ -3,8 +3,8 @@
 import errno
 import threading
 from pathlib import Path
-from typing import Any
 
+from polywire.journal.encoding import EncodedBatch
 from polywire.journal.log import Log
 
 SECONDS = 20.0
@@ -22,15 +22,15 @@ class FailingLog(Log):
         self.tried = threading.Event()
         self.batches: list[int] = []
 
-    def append(self, batch: Any, *, state: bool, times: tuple[int, int] | None = None) -> None:
+    def write(self, batch: EncodedBatch, *, state: bool, times: tuple[int, int]) -> None:
         """Write, wait or raise."""
         self.tries += 1
         self.tried.set()
         assert self.go.wait(SECONDS)
         if self.fails is not None:
             raise OSError(self.fails, "the disk fails")
-        super().append(batch, state=state, times=times)
-        self.batches.append(batch.num_rows)
+        super().write(batch, state=state, times=times)
+        self.batches.append(batch.rows)
 
     def break_down(self) -> None:
         """From now on nothing can be written."""

@@ -342,14 +342,14 @@ def test_a_part_that_waited_for_a_failing_disk_is_published_once(
 ) -> None:
     """Its rows are written when the disk works again, though the client was told 503 and sends it again."""
     failing = threading.Event()
-    append = Log.append
+    write = Log.write
 
     def fails(self: Log, *arguments: Any, **named: Any) -> None:
         if failing.is_set():
             raise OSError(28, "no space left")
-        append(self, *arguments, **named)
+        write(self, *arguments, **named)
 
-    monkeypatch.setattr(Log, "append", fails)
+    monkeypatch.setattr(Log, "write", fails)
     part = stream({"channel": "queue/jobs", "body": b"1"}, {"channel": "jobs", "body": b"2"})
     with serving(tmp_path, journaled=True) as pages:
         assert post(pages, stream(), query="other")[0] == 200  # nothing of the start waits for the disk

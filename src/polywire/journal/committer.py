@@ -2,23 +2,35 @@
 
 It makes batches of them and appends these to the log, one group after the other. Where that fails, it says so once and
 tries the same batch again until it works or it is told to stop: rows are never skipped.
+
+Unless a group is large, its batch is made before it goes to the thread, and encoded too if it is small. That takes many
+short calls into Arrow, each of which lets go of the interpreter's lock. After each of them the thread would have to
+wait for the lock whenever the event loop is busy.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
-from typing import final
+from typing import Any, final
 
 from polywire.journal.batches import BatchMaker
 from polywire.journal.columns import Columns
+from polywire.journal.encoding import EncodedBatch
 from polywire.journal.log import Log
 
 RETRY_SECONDS = 1.0
 
+SMALL_GROUP = 64 * 1024
+LARGE_GROUP = 2 * 1024 * 1024
+"""Bytes of a group up to which it is encoded at once, and up to which its batch is made at once."""
+
 log = logging.getLogger("polywire.journal")
 
-Group = tuple[list[Columns], Callable[[], None]]
+Group = tuple[list[Columns], Any, Callable[[], None]]
+"""Columns, what was made of them already, and what to call when they are written."""
 
 
 @final
@@ -44,14 +56,23 @@ class Committer:
         self._on_recovery = on_recovery
         self._retry_seconds = retry_seconds
         self._groups: SimpleQueue[Group | None] = SimpleQueue()
+        self._submitted = 0  # groups that are not written yet
         self._stopping = threading.Event()
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="polywire-journal", daemon=True)
         self._thread.start()
 
     def submit(self, columns: list[Columns], done: Callable[[], None]) -> None:
-        """Write these; ``done`` is told when they are safe."""
-        self._groups.put((columns, done))
+        """Write these; ``done`` is called when they are on disk."""
+        prepared = None
+        # There is room for one encoded batch, so the thread must not be using it.
+        if not self._submitted and len(columns) == 1 and columns[0].octets() <= LARGE_GROUP:
+            with contextlib.suppress(Exception):  # the thread tries it again, and reports what is wrong
+                prepared = self._maker.make(columns[0])
+                if columns[0].octets() <= SMALL_GROUP:
+                    prepared = self._journal.encode(prepared)
+        self._submitted += 1
+        self._groups.put((columns, prepared, done))
 
     def stop(self) -> bool:
         """Write what was submitted, unless that fails, and end. Returns whether everything was written."""
@@ -62,21 +83,29 @@ class Committer:
 
     def _run(self) -> None:
         while (group := self._groups.get()) is not None:
-            columns, done = group
+            columns, prepared, done = group
             for each in columns:
-                if not self._write(each):
+                if not self._write(each, prepared):
                     return
-            self._tell(done)
+            self._tell(partial(self._written, done))
 
-    def _write(self, columns: Columns) -> bool:
-        """Write one batch, however often that takes. False where it was told to stop before it could."""
-        batch = None
+    def _written(self, done: Callable[[], None]) -> None:
+        self._submitted -= 1
+        done()
+
+    def _write(self, columns: Columns, batch: Any) -> bool:
+        """Write one batch, however often that takes. False where it was told to stop before it could.
+
+        ``batch`` is what was made of the columns: nothing, a record batch, or an encoded one.
+        """
+        times = (int(columns.earliest), int(columns.latest))
         while True:
             try:
                 if batch is None:
                     batch = self._maker.make(columns)
-                times = (int(columns.earliest), int(columns.latest))
-                self._journal.append(batch, state=columns.state, times=times)
+                if not isinstance(batch, EncodedBatch):
+                    batch = self._journal.encode(batch)
+                self._journal.write(batch, state=columns.state, times=times)
             except Exception as error:  # noqa: BLE001 - whatever it is, rows must not be skipped
                 if not self._failing:
                     self._failing = True

@@ -16,10 +16,12 @@ LARGEST_KEPT_ROOM: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """The octets to write, valid until the next batch is encoded."""
+    """The bytes to write, valid until the next batch is encoded, and which rows they hold."""
 
     octets: memoryview
     crc: int
+    first_offset: int
+    rows: int
 
 
 class BatchEncoder:
@@ -42,7 +44,7 @@ class BatchEncoder:
         octets = memoryview(room)[start:end]
         if not room.startswith(self._head) or not room.startswith(MARKER, start):
             raise ValueError(f"the batch's dictionaries are not those of the segments of node {self._node!r}")
-        return EncodedBatch(octets, put_crc(octets, header_length(octets)))
+        return EncodedBatch(octets, put_crc(octets, header_length(octets)), first_offset, batch.num_rows)
 
     def _room_for(self, plain: int) -> bytearray:
         """Room for a message of this size before compression, which may grow a little where nothing can be saved."""

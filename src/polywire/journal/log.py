@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 import pyarrow.compute as pc
 
 from polywire.journal.active import ActiveSegment
-from polywire.journal.encoding import BatchEncoder
+from polywire.journal.encoding import BatchEncoder, EncodedBatch
 from polywire.journal.head import make_head
 from polywire.journal.index import STATE_FLAG, Entry
 from polywire.journal.lock import WriterLock
@@ -90,29 +90,36 @@ class Log:
         ``times`` are the earliest and the latest of the rows, in microseconds, where that is known already.
         An ``OSError`` leaves the journal as it was, and the same batch, or another, can be tried again.
         """
+        if batch.num_rows:
+            self.write(self.encode(batch), state=state, times=times or _times(batch))
+
+    def encode(self, batch: Any) -> EncodedBatch:
+        """The first half of ``append``, which needs no disk; the second is to follow before the next batch is encoded.
+
+        The two may run in different threads, one after the other.
+        """
         rows = batch.num_rows
-        if not rows:
-            return
         offsets = batch.column(0)
         first = offsets[0].as_py()
         if first < self._next_offset or offsets[rows - 1].as_py() != first + rows - 1:
             raise ValueError(f"the rows' offsets are to be consecutive from {self._next_offset} on, not from {first}")
-        encoded = self._encoder.encode(batch, first)
-        earliest, latest = times or _times(batch)
+        return self._encoder.encode(batch, first)
+
+    def write(self, batch: EncodedBatch, *, state: bool, times: tuple[int, int]) -> None:
+        """The second half of ``append``. It can be tried again after an ``OSError``."""
         if self._active.ended or self._full():
-            self._roll(first)
+            self._roll(batch.first_offset)
         entry = Entry(
-            first,
-            rows,
+            batch.first_offset,
+            batch.rows,
             STATE_FLAG if state else 0,
             self._active.size,
-            len(encoded.octets),
-            earliest,
-            latest,
-            encoded.crc,
+            len(batch.octets),
+            *times,
+            batch.crc,
         )
-        self._active.append(encoded.octets, entry)
-        self._next_offset = first + rows
+        self._active.append(batch.octets, entry)
+        self._next_offset = batch.first_offset + batch.rows
 
     def roll(self) -> bool:
         """End the active segment, so that it can be compacted or removed. Returns whether there was anything in it."""
