@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -14,8 +15,11 @@ START_SECONDS = 30
 
 
 @contextlib.contextmanager
-def polywire(*sets: str) -> Iterator[tuple[dict[str, int], int]]:
-    """A hub on free ports, without a journal. Gives the ports by listener, and the process id."""
+def polywire(*sets: str, source: Path | None = None) -> Iterator[tuple[dict[str, int], int]]:
+    """A hub on free ports, without a journal. Gives the ports by listener, and the process id.
+
+    ``source`` is where another version of polywire is.
+    """
     keys = ("http", "umq", "micromsg", "fmqp", "mqtt", "mqtt_ws", "sabc", "sabc_ws")
     schemes = {"http": "http", "umq": "ws", "mqtt_ws": "ws", "sabc_ws": "ws"}
     paths = {"umq": "/umq", "mqtt_ws": "/mqtt", "sabc_ws": "/sabc"}
@@ -23,7 +27,9 @@ def polywire(*sets: str) -> Iterator[tuple[dict[str, int], int]]:
     command = [sys.executable, "-m", "polywire", "serve"]
     for each in [*listen, "journal.enabled=false", *sets]:
         command += ["--set", each]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    environment = os.environ if source is None else os.environ | {"PYTHONPATH": str(source)}
+    output = subprocess.PIPE
+    with subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()

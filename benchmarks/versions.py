@@ -1,0 +1,107 @@
+"""``python -m benchmarks.versions --other CHECKOUT``: this hub against another checkout's, measured in turns.
+
+Compile the other checkout's hot modules first (``make build`` there). The load, and the interpreter, are this one's.
+Exits with 1 where something has become slower.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.brokers import polywire
+from benchmarks.goals import Line, in_turns
+from benchmarks.hub import LISTENERS, PAIRS
+from benchmarks.hub_load import latency, throughput
+from benchmarks.journal import PUBLISHERS, WINDOW, folder
+from benchmarks.mqtt_windows import acknowledged_rate
+from benchmarks.scenarios import Choice, run
+
+ROUNDS = 5
+LEAST = 0.95
+"""How fast this version is to be at least, where the other is 1."""
+
+MESSAGES = 2_048_000
+ACKNOWLEDGED = 200_000
+IN_FLIGHT = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The other checkout, and how often each is measured."""
+
+    other: Path
+    rounds: int
+
+
+def compared(
+    sizes: Sizes, measures: Mapping[str, Callable[[dict[str, int]], float]], *, journal: bool, unit: str
+) -> Iterator[Line]:
+    """A line for each measurement of a hub, given by its ports."""
+    on = ("journal.enabled=true",) if journal else ()
+    with folder() as path:
+        mine = (*on, f"journal.path={path / 'mine'}")
+        others = (*on, f"journal.path={path / 'others'}")
+        with polywire(*mine) as (now, _), polywire(*others, source=sizes.other / "src") as (before, _):
+            runs = {
+                (what, which): functools.partial(measure, ports)
+                for what, measure in measures.items()
+                for which, ports in (("now", now), ("before", before))
+            }
+            found = in_turns(runs, sizes.rounds)
+    for what in measures:
+        new, old = found[what, "now"], found[what, "before"]
+        yield Line(what, f"{new:.3g} {unit}, before {old:.3g}", new / old, least=LEAST)
+
+
+def pair(publisher: str, subscriber: str, messages: int, ports: dict[str, int]) -> float:
+    """Million messages per second."""
+    ends = (ports[LISTENERS.get(publisher, publisher)], ports[LISTENERS.get(subscriber, subscriber)])
+    return throughput(publisher, subscriber, ends, messages) / 1e6
+
+
+def speed(sizes: Sizes) -> Iterator[Line]:
+    """Messages pipelined, without a journal."""
+    measures = {
+        f"{what}, throughput": functools.partial(pair, *ends, MESSAGES if goal >= 1 else MESSAGES // 4)
+        for ends, (what, goal) in PAIRS.items()
+    }
+    return compared(sizes, measures, journal=False, unit="M msg/s")
+
+
+def delay(sizes: Sizes) -> Iterator[Line]:
+    """One message in flight: how many there are in a second, by the median."""
+
+    def rate(name: str, ports: dict[str, int]) -> float:
+        return 1e6 / latency(name, ports[name], IN_FLIGHT)[0]
+
+    measures = {f"{name.upper()}, one in flight": functools.partial(rate, name) for name in ("fmqp", "mqtt")}
+    return compared(sizes, measures, journal=False, unit="msg/s")
+
+
+def journal(sizes: Sizes) -> Iterator[Line]:
+    """Messages pipelined, and those whose publishers wait for the disk."""
+    measures: dict[str, Callable[[dict[str, int]], float]] = {
+        f"{name.upper()}, journaled": functools.partial(pair, name, name, MESSAGES) for name in ("fmqp", "mqtt")
+    }
+
+    def fsynced(ports: dict[str, int]) -> float:
+        return acknowledged_rate(ports["mqtt"], PUBLISHERS, WINDOW, ACKNOWLEDGED) / 1e6
+
+    measures["MQTT QoS 1, fsynced"] = fsynced
+    return compared(sizes, measures, journal=True, unit="M msg/s")
+
+
+SCENARIOS: dict[str, Callable[[Sizes], Iterator[Line]]] = {"speed": speed, "delay": delay, "journal": journal}
+
+
+def main() -> int:
+    choice = Choice("versions", __doc__, SCENARIOS, ROUNDS)
+    choice.parser.add_argument("--other", type=Path, required=True, help="the other checkout")
+    options = choice.read()
+    return run(options.scenario, SCENARIOS, Sizes(options.other.absolute(), options.rounds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
