@@ -11,6 +11,7 @@ import pytest
 from polywire.hub.client import Client
 from polywire.hub.hub import UNAVAILABLE
 from polywire.hub.message import Message
+from polywire.hub.work import Work
 from polywire.journal import open as open_journal
 from polywire.server import journaling as module
 from polywire.server.journaling import Journaling
@@ -44,7 +45,8 @@ class House:
         self.hub = self.site.hub
         self.log = FailingLog(path, fsync=fsync)
         loop = asyncio.get_running_loop()
-        self.journaling = Journaling(self.hub, self.log, loop, fsync=fsync, strict=strict)
+        self.turns = Work(loop.call_soon, eager=False)
+        self.journaling = Journaling(self.hub, self.turns, self.log, loop, fsync=fsync, strict=strict)
         self.client: Client = self.site.connect("fmqp", lambda *_: None).client
         self.told: list[str] = []
         self._change = asyncio.Event()
@@ -230,8 +232,12 @@ def test_a_refusal_or_an_acknowledgement_that_raises_keeps_nobody_else_from_thei
     ]
 
 
-def test_nobody_is_read_while_too_much_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_PENDING", 10_000)
+@pytest.mark.parametrize("everybody", [False, True])
+def test_who_sends_much_and_then_everybody_waits_while_too_much_is_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, everybody: bool
+) -> None:
+    monkeypatch.setattr(module, "MAX_PENDING", 10_000 if everybody else 40_000)
+    monkeypatch.setattr(module, "MAX_PENDING_HEAVY", 10_000)
 
     async def work() -> None:
         house = House(tmp_path)
@@ -239,6 +245,7 @@ def test_nobody_is_read_while_too_much_waits_for_the_disk(tmp_path: Path, monkey
         connection = Connection()
         house.journaling.hold_if_full(connection)
         assert connection.reading()
+        assert not house.turns.paused
         house.log.go.clear()
         house.log.tried.clear()
         house.publish(b"x")
@@ -246,9 +253,9 @@ def test_nobody_is_read_while_too_much_waits_for_the_disk(tmp_path: Path, monkey
         await house.until(house.log.tried.is_set)
         house.publish(bytes(20_000))
         house.journaling.hold_if_full(connection)
-        assert not connection.reading()
+        assert [house.turns.paused, connection.reading()] == [True, not everybody]
         house.log.go.set()
-        await house.until(connection.reading)
+        await house.until(lambda: connection.reading() and not house.turns.paused)
         await house.journaling.close()
 
     run(work())
@@ -256,6 +263,7 @@ def test_nobody_is_read_while_too_much_waits_for_the_disk(tmp_path: Path, monkey
 
 def test_those_who_are_held_are_read_again_when_the_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PENDING", 10_000)
+    monkeypatch.setattr(module, "MAX_PENDING_HEAVY", 2_000)
 
     async def work() -> None:
         house = House(tmp_path)

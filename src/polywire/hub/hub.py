@@ -217,8 +217,8 @@ class Hub:
 
     def publishing(self, client: Client) -> "Publishing":
         """The publication of a client's last wills, which are no longer the client's."""
-        self.wills_size -= client.wills.size
-        return Publishing(self, client, client.wills.take())
+        size = client.wills.size
+        return Publishing(self, client, client.wills.take(), size)
 
     def publish_wills(self, client: Client, wills: list[Message], group: int) -> None:
         """Publish a group of last wills."""
@@ -756,12 +756,13 @@ SUBSCRIPTION_REFUSALS: Final[dict[str, str]] = {TOO_COSTLY: COSTLY_PATTERN, NAME
 
 @final
 class Publishing(Job):
-    """The last wills of a client, published group by group."""
+    """The last wills of a client, published group by group. Until the last one they take ``size`` bytes."""
 
-    def __init__(self, hub: Hub, client: Client, wills: list[Message]) -> None:
+    def __init__(self, hub: Hub, client: Client, wills: list[Message], size: int) -> None:
         self._hub: Final = hub
         self._client: Final = client
         self._wills: Final = wills
+        self._size: Final = size
         self._group = 0
 
     def step(self) -> int:
@@ -771,7 +772,10 @@ class Publishing(Job):
         if some:
             self._hub.publish_wills(self._client, some, self._group)
             self._group += 1
-        return MORE if start + WILLS_AT_ONCE < len(self._wills) else DONE
+        if start + WILLS_AT_ONCE < len(self._wills):
+            return MORE
+        self._hub.wills_size -= self._size
+        return DONE
 
 
 @final

@@ -3,7 +3,8 @@
 All clients share one event loop. What a single request causes may be large: thousands of subscriptions to end, last
 wills to publish, retained messages to send. Such work is a ``Job``, done step by step: the first steps at once, so that
 small jobs are done when ``start`` returns, the others in slices of ``BUDGET`` with a turn of the loop in between.
-Owners, which are clients as a rule, take turns step by step; the jobs of one owner are done in their order.
+Owners, which are clients as a rule, take turns step by step; the jobs of one owner are done in their order. What busy
+connections have sent is handled in the same way (``server/endpoint.py``), with the hosts they come from as owners.
 """
 
 import time
@@ -16,12 +17,18 @@ from mypy_extensions import i64, mypyc_attr
 DONE: Final = 0
 MORE: Final = 1
 WAIT: Final = 2
+TURN: Final = 3
 
-BUDGET: Final = 2_000_000
-"""Nanoseconds of work in one turn of the loop, after which the step at hand is the last."""
+BUDGET: Final = 1_000_000
+ALONE: Final = 4_000_000
+"""Nanoseconds of work in one turn of the loop, after which the step at hand is the last; and if there is one job."""
+
+NOTICED: Final = 500_000
+"""Nanoseconds used without a job that are few: they are counted, but not turn by turn."""
 
 FIRST_STEPS: Final = 32
-"""Steps that are done at once when a job starts."""
+FIRST_BUDGET: Final = 100_000
+"""Steps that are done at once when a job starts, and nanoseconds after which the step at hand is the last of them."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -29,23 +36,51 @@ class Job:
     """Something done in steps, each of which takes a fraction of a millisecond."""
 
     def step(self) -> int:
-        """Do a little: ``DONE``, ``MORE``, or ``WAIT`` to be called again after ``Work.wake``."""
+        """Do a little: ``DONE``, ``MORE``, ``TURN`` to let its owner's other jobs go on first, or ``WAIT``.
+
+        One that waits is called again after ``Work.wake``.
+        """
         raise NotImplementedError
 
 
 @final
+class Turns(Job):
+    """A job whose steps are calls of a function."""
+
+    def __init__(self, step: Callable[[], int]) -> None:
+        self._take: Final = step
+
+    def step(self) -> int:
+        """Call it."""
+        return self._take()
+
+
+@final
 class Work:
-    """The jobs that are not done. ``on_idle`` is called with each owner whose last job is done."""
+    """The jobs that are not done. ``on_idle`` is called with each owner whose last job is done.
+
+    ``eager``: the first steps of a job are done when it starts.
+    """
 
     def __init__(
-        self, soon: Callable[[Callable[[], None]], object], clock: Callable[[], int] = time.monotonic_ns
+        self,
+        soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], int] = time.monotonic_ns,
+        *,
+        eager: bool = True,
     ) -> None:
         self._soon: Final = soon
         self._clock: Final = clock
+        self._eager: Final = eager
         self._jobs: Final[dict[object, deque[Job]]] = {}
         self._turns: Final[deque[object]] = deque()  # the owners whose jobs can go on
         self._waiting: Final[set[object]] = set()  # the others
         self._scheduled = False
+        self.count = 0
+        """How many jobs are not done."""
+        self._charged: i64 = 0  # nanoseconds of this turn, and a few of those before it
+        self._counting = False
+        self.paused = False
         self.on_idle: Callable[[object], None] | None = None
         self.slices: i64 = 0
         self.longest: i64 = 0
@@ -61,6 +96,7 @@ class Work:
 
     def start(self, owner: object, job: Job) -> None:
         """Begin a job at once, unless its owner has others; do the rest of it in slices."""
+        self.count += 1
         jobs = self._jobs.get(owner)
         if jobs is not None:
             jobs.append(job)
@@ -68,9 +104,11 @@ class Work:
         jobs = deque([job])
         self._jobs[owner] = jobs
         try:
-            for _ in range(FIRST_STEPS):
-                if self._step(owner, jobs) != MORE:
-                    break
+            if self._eager:
+                end = self._clock() + FIRST_BUDGET
+                for _ in range(FIRST_STEPS):
+                    if self._step(owner, jobs) != MORE or self._clock() > end:
+                        break
         finally:
             self._take_turns(owner, jobs)
 
@@ -81,14 +119,40 @@ class Work:
             self._turns.append(owner)
             self._schedule()
 
+    def pause(self) -> None:
+        """Do nothing more for now. What starts waits, unless this is ``eager``."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self.paused = False
+        if self._turns:
+            self._schedule()
+
+    def has_time(self) -> bool:
+        """Whether no job waits, and this turn of the loop has time for something to be done without one."""
+        return not self._jobs and not self.paused and self._charged < ALONE
+
+    def charge(self, spent: i64) -> None:
+        """So many nanoseconds were used in this turn without a job."""
+        self._charged += spent
+        if self._charged > NOTICED and not self._counting:
+            self._counting = True
+            self._soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._charged = 0
+        self._counting = False
+
     def run(self) -> None:
         """Do one slice."""
         self._scheduled = True
         self.slices += 1
         begun = self._clock()
         spent = 0
+        budget = max(BUDGET, ALONE // max(self.count, 1))
         try:
-            while self._turns and spent < BUDGET:
+            while self._turns and spent < budget and not self.paused:
                 owner = self._turns.popleft()
                 jobs = self._jobs[owner]
                 try:
@@ -115,8 +179,12 @@ class Work:
         finally:  # a job that fails is over; those behind it are not
             if state == WAIT:
                 self._waiting.add(owner)
+            elif state == TURN:
+                jobs.rotate(-1)
+                state = MORE
             elif state == DONE:
                 jobs.popleft()
+                self.count -= 1
                 if jobs:
                     state = MORE
                 else:
@@ -133,6 +201,6 @@ class Work:
             self._schedule()
 
     def _schedule(self) -> None:
-        if not self._scheduled:
+        if not self._scheduled and not self.paused:
             self._scheduled = True
             self._soon(self.run)

@@ -3,17 +3,24 @@
 A transport (``server/streams.py``, ``server/websockets.py``) calls ``opened``, ``deliver`` and ``closed``, and tells
 the outbox when it is full; the session sees a ``Peer``, the outbox a ``Link``. Logins that take time run elsewhere:
 what arrives meanwhile waits, and reading is paused, so it is little.
+
+All connections share one event loop. What they send is handled at once as long as that takes little time. A connection
+that has used more than its share of the loop waits: all of these together get a millisecond in each turn of the loop,
+and take turns slice by slice; so do the hosts they come from.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
+from time import perf_counter_ns
 from typing import Any, Protocol, runtime_checkable
 
 from polywire.hub.access import Identity
 from polywire.hub.client import Client
 from polywire.hub.outbox import Outbox
 from polywire.hub.peer import Limits, Login, Refusal
+from polywire.hub.work import DONE, TURN, Turns
 from polywire.server.gate import Gate
 
 HIGH_WATER = 256 * 1024
@@ -24,14 +31,21 @@ CLOSE_TIME = 2.0
 
 SMALL = 4 * 1024
 """Bytes of unfinished messages of one connection that are not counted."""
-SLICE = 16 * 1024
-LEAST_SLICE = 1024
+SLICE = 1024
+LEAST_SLICE = 256
 MOST_SLICE = 256 * 1024
 """Bytes of a stream that are handled at once: at first, at least and at most, by the time they take."""
 
-LONG = 0.004
-SHORT = 0.001
-"""Seconds after which others get their turn, and seconds that are so few that more bytes can be handled at once."""
+LONG = 1_000_000
+SHORT = 500_000
+"""Nanoseconds that one slice takes at most, and so few that more bytes can be handled at once."""
+
+CROWD = 8
+"""While fewer connections than these wait for their turn, a slice may take so many times as long."""
+
+SHARE = 1_000_000
+WINDOW = 0.05
+"""A connection that has taken so many nanoseconds, within so many seconds, waits for its turn."""
 
 EXPIRED = "login-expired"
 REVOKED = "login-revoked"
@@ -104,6 +118,8 @@ class Endpoint:
 
     def __init__(self, gate: Gate, listener: str, protocol: int, make_session: MakeSession, wrap: Wrap | None) -> None:
         self._gate = gate
+        self._turns = gate.turns
+        self._now = gate.loop.time
         self._listener = listener
         self._protocol = protocol
         self._make_session = make_session
@@ -113,7 +129,7 @@ class Endpoint:
         self._holder: HoldsUnfinished | None = None
         self._partial = 0  # bytes of an unfinished message that the transport holds
         self._counted = 0  # bytes that the gate knows of
-        self._held: list[bytes | str] | None = None
+        self._held: deque[bytes | str] | None = None
         self._last = b""
         self._last_too_big = b""
         self._pauses = 0
@@ -123,6 +139,9 @@ class Endpoint:
         self._hanging_up: asyncio.TimerHandle | None = None
         self._closing = False
         self._slice = SLICE
+        self._window = 0.0  # when the time began that is counted
+        self._used = 0  # nanoseconds that what the peer sent has taken since then
+        self._host = ""
         self.is_stream = False  # what it carries can be cut anywhere
         self.is_established = False
         self.active = 0.0
@@ -167,6 +186,7 @@ class Endpoint:
         peer = transport.get_extra_info("peername")
         inet = isinstance(peer, tuple) and len(peer) >= 2
         address = f"{peer[0]}:{peer[1]}" if inet else "unix"
+        self._host = str(peer[0]) if inet else "unix"
         local = not inet or gate.is_loopback(peer[0])
         self.active = gate.loop.time()
         self._handshake = gate.loop.call_later(gate.handshake_time, self._handshake_over)
@@ -174,51 +194,92 @@ class Endpoint:
         session = self._make_session(self.client, self, gate.limits)
         self._session = session
         self._holder = session if isinstance(session, HoldsUnfinished) else None
+        if gate.journaling is not None:
+            gate.journaling.hold_if_full(self)
 
     def deliver(self, data: bytes | str) -> None:
-        """What the peer has sent: to the session, or aside while its login or a large request is under way.
-
-        A long piece of a stream is handled slice by slice. Each time they have taken too long, others get their turn.
-        """
-        self.active = self._gate.loop.time()
-        if len(data) <= self._slice or not self.is_stream:
-            self._deliver(data)
-            return
-        start = 0
-        while start < len(data):
-            if self._held is not None:
-                self._held.append(data[start:])
-                return
-            end = start + self._slice
-            self._deliver(data[start:end])
-            start = end
-
-    def _deliver(self, data: bytes | str) -> None:
+        """What the peer has sent: to the session, or aside while its login or a large request is under way."""
+        self.active = self._now()
         if self._held is not None:
             self._held.append(data)
-            return
+        elif self._used > SHARE and not self._turns.has_time():
+            self._hold(data)
+            self._wait_for_turn()
+        elif self.is_stream and len(data) > self._slice:
+            self._handle_slices(data)
+        else:
+            self._handle(data)
+
+    def _handle_slices(self, data: bytes | str) -> None:
+        """Handle a long piece of a stream slice by slice, until that has taken too long."""
+        start = 0
+        while start < len(data):
+            end = start + self._slice
+            self._handle(data[start:end])
+            start = end
+            if self._held is None and self._used > SHARE and not self._turns.has_time():
+                self._hold()
+                self._wait_for_turn()
+            if self._held is not None:
+                if start < len(data):
+                    self._held.appendleft(data[start:])
+                return
+
+    def _handle(self, data: bytes | str) -> None:
+        """Let the session handle a slice."""
         session = self._session
         if session is None or self._closing:
             return
-        loop = self._gate.loop
-        begun = loop.time()
+        begun = perf_counter_ns()
         self._guarded(session.received, data)
-        taken = loop.time() - begun
+        taken = perf_counter_ns() - begun
+        if self.active - self._window > WINDOW:
+            self._window = self.active
+            self._used = 0
+        self._used += taken
+        if self._used > SHARE:
+            self._turns.charge(taken)
         holder = self._holder
         if holder is not None:
             pending = holder.pending()
             if pending > SMALL or self._counted:
                 self._count(pending + self._partial)
         self._hold_if_busy()
+        if self._turns.count < CROWD:
+            taken //= CROWD
         if taken > LONG:
-            self._slice = max(LEAST_SLICE, self._slice // 4)
-            if not self.is_held and not self._closing:
-                self._hold()
-                loop.call_soon(self._go_on)
+            self._slice = max(LEAST_SLICE, self._slice // 2)
         elif taken < SHORT and len(data) >= self._slice:
             self._slice = min(MOST_SLICE, self._slice * 2)
         if self._gate.journaling is not None:
             self._gate.journaling.hold_if_full(self)
+
+    def _wait_for_turn(self) -> None:
+        """Handle what was put aside in turns with the others who have much to say."""
+        self._turns.start(self._host, Turns(self._take_turn))
+
+    def _take_turn(self) -> int:
+        """Handle a slice of what was put aside."""
+        held = self._held
+        if held is None or self._session is None or self._closing:
+            self._held = None
+            return DONE
+        if not held:
+            self._held = None
+            self.resume_reading()
+            return DONE
+        data = held.popleft()
+        if self.is_stream and len(data) > self._slice:
+            held.appendleft(data[self._slice :])
+            data = data[: self._slice]
+        self._held = None  # so that it can be put aside for another reason, by a login say
+        self._handle(data)
+        if not self.is_held:
+            self._held = held
+            return TURN
+        self._held = held
+        self.resume_reading()
+        return DONE
 
     def hold(self, partial: int) -> None:
         """The transport holds this much of a message that has not arrived whole."""
@@ -226,8 +287,8 @@ class Endpoint:
         if self._holder is not None and (partial > SMALL or self._counted):
             self._count(self._holder.pending() + partial)
 
-    def _hold(self) -> None:
-        self._held = []
+    def _hold(self, *data: bytes | str) -> None:
+        self._held = deque(data)
         self.pause_reading()
 
     def _hold_if_busy(self) -> None:
@@ -248,10 +309,11 @@ class Endpoint:
             if self._gate.hub.busy(client):
                 self._gate.hub.when_idle(client, self._go_on)
                 return
-        held, self._held = self._held or [], None
-        self.resume_reading()
-        for data in held:
-            self.deliver(data)
+        if self._held:
+            self._wait_for_turn()
+        else:
+            self._held = None
+            self.resume_reading()
 
     def closed(self) -> None:
         """The connection has ended, whoever ended it."""
@@ -299,14 +361,13 @@ class Endpoint:
         client = self.client
         if client is None:
             return
-        self._held = []
-        self.pause_reading()
+        self._hold()
 
         def finished(who: Identity | Refusal) -> None:
             if isinstance(who, Identity):
                 client.identity = who
                 client.grants = self._gate.rules.grants(who, client.counters.protocol)
-            held, self._held = self._held or [], None
+            held, self._held = self._held or (), None
             self.resume_reading()
             if self._closing:
                 return

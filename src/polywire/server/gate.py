@@ -15,7 +15,7 @@ from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.outbox import POLICIES
 from polywire.hub.peer import Limits, Login, Refusal
-from polywire.hub.work import DONE, MORE, Job
+from polywire.hub.work import DONE, MORE, Job, Work
 from polywire.protocols.mqtt.stored import SHARED, MqttSessions, SessionState
 from polywire.security.authenticator import Authenticator, LoginError, Throttled
 from polywire.security.credentials import Credentials
@@ -53,6 +53,8 @@ class Gate:
         self.hub = hub
         self.loop = loop
         self.connections: set[Endpoint] = set()
+        self.turns = Work(loop.call_soon, eager=False)
+        """What connections have sent that use more than their share of the loop."""
         self.emptied = asyncio.Event()
         self.journaling: Journaling | None = None
         self.refused = 0

@@ -24,6 +24,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from polywire.hub.access import ANONYMOUS, Identity
 from polywire.hub.peer import Login, Refusal
+from polywire.hub.work import DONE, TURN, Turns, Work
 from polywire.journal.kinds import HTTP
 from polywire.server.address import Address
 from polywire.server.config.schema import Journal
@@ -37,8 +38,13 @@ OPEN_PAGES: Final = ("/healthz", "/readyz")
 """Pages that tell nothing but whether the hub works: probes may have them without logging in, by any name."""
 
 SLICE: Final = 4096
-SLICE_SECONDS: Final = 0.001
-"""Bytes that are parsed at once, and for how long before others get their turn."""
+"""Bytes of a request that are parsed at once."""
+
+JOINED: Final = 1 << 20
+"""Bytes of a body that are put together at once."""
+
+READS: Final = 256
+"""Pieces of a body that are taken before others get their turn."""
 
 LINGER_SECONDS: Final = 1.0
 """How long a client may go on sending what was refused; closing at once could keep the answer from reaching it."""
@@ -123,7 +129,7 @@ class HttpServer:
 
     def __call__(self, knock: Knock | None) -> asyncio.BaseProtocol:
         """The protocol of a new connection."""
-        return Intake(Connection(self, cast("web.Server", self._runner.server), knock))
+        return Intake(Connection(self, cast("web.Server", self._runner.server), knock), self._gate.turns)
 
     def knock(self) -> Knock | None:
         """Let a connection begin its TLS handshake. Other protocols' connections don't count here, nor does a drain."""
@@ -177,6 +183,7 @@ class HttpServer:
         connection = cast("Connection", request.protocol)
         self._active.add(connection)
         try:
+            await asyncio.sleep(0)  # requests that came in one read don't hold up everybody else
             self._check(request)
             return await handler(request)
         except Refused as refused:
@@ -332,13 +339,20 @@ class Body:
         if request.content_length is not None and request.content_length > limit:
             raise too_large
         parts: list[bytes] = []
-        chunks = 0
+        chunks = reads = 0
         loop = asyncio.get_running_loop()
         end = loop.time() + self._limits.body_time
+        silence = self._limits.body_silence
         try:
             async with asyncio.timeout(None) as patience:
                 while True:
-                    patience.reschedule(min(end, loop.time() + self._limits.body_silence))
+                    # Setting a timer takes longer than reading a small chunk, so it is done now and then.
+                    when = min(end, loop.time() + silence)
+                    if (patience.when() or 0.0) < when - silence / 8:
+                        patience.reschedule(when)
+                    reads += 1
+                    if reads % READS == 0:
+                        await asyncio.sleep(0)
                     data, ended = await request.content.readchunk()
                     if not data and not ended:
                         break
@@ -355,7 +369,7 @@ class Body:
             raise Refused(408, "the body took too long to arrive", fault="body-time") from None
         except (HttpProcessingError, web.RequestPayloadError, ClientError, ConnectionError) as error:
             raise Refused(400, f"the body can't be read: {error}", fault="bad-request") from error
-        return await asyncio.to_thread(b"".join, parts)
+        return b"".join(parts) if self.size <= JOINED else await asyncio.to_thread(b"".join, parts)
 
 
 class Connection(web.RequestHandler):
@@ -433,14 +447,15 @@ class Intake(asyncio.Protocol, asyncio.Transport):
     One read can bring tens of thousands of tiny chunks, and parsing them takes time that others need.
     """
 
-    def __init__(self, protocol: Connection) -> None:
+    def __init__(self, protocol: Connection, turns: Work) -> None:
         super().__init__()
         self._protocol = protocol
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)  # until there is one
         self._backlog: deque[memoryview] = deque()
         self._paused = False
         self._discarding = False
-        self._turn: asyncio.Handle | None = None
+        self._turns = turns
+        self._in_turn = False
 
     def discard(self) -> None:
         """Ignore what the client sends from now on: it has its answer."""
@@ -456,8 +471,6 @@ class Intake(asyncio.Protocol, asyncio.Transport):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended."""
         self._backlog.clear()
-        if self._turn is not None:
-            self._turn.cancel()
         self._protocol.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -497,25 +510,25 @@ class Intake(asyncio.Protocol, asyncio.Transport):
             self._transport.resume_reading()
 
     def _go_on(self) -> None:
-        if self._turn is None:
-            self._turn = asyncio.get_running_loop().call_soon(self._hand_on)
+        if not self._in_turn:
+            self._in_turn = True
+            peer = self._transport.get_extra_info("peername")
+            self._turns.start(str(peer[0]) if peer else "", Turns(self._hand_on))
 
-    def _hand_on(self) -> None:
-        """Parse for a moment; the rest waits for the loop's next turn."""
-        self._turn = None
-        end = time.perf_counter() + SLICE_SECONDS
-        while self._backlog and not self._paused and not self._transport.is_closing():
-            if time.perf_counter() > end:
-                self._go_on()
-                return
+    def _hand_on(self) -> int:
+        """Parse a slice; the rest waits until others had their turn."""
+        if self._backlog and not self._paused and not self._transport.is_closing():
             data = self._backlog[0]
             if len(data) > SLICE:
                 self._backlog[0] = data[SLICE:]
             else:
                 self._backlog.popleft()
             self._protocol.data_received(bytes(data[:SLICE]))
+            return TURN
+        self._in_turn = False
         if not self._backlog and not self._paused and not self._transport.is_closing():
             self._transport.resume_reading()
+        return DONE
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """As the transport has it."""

@@ -4,8 +4,8 @@ A part is named by its query, its batch and its number in it. A query belongs to
 name. The answer comes once everything the part has caused is on disk; a client that sends a part again, because it or
 the hub was killed, hears that it is there already, and nobody gets a message twice (``parts.py`` has the two steps).
 
-A part may be large, so nothing is done with it at once: it is decoded in a thread, after what it will take in memory
-is known from its own metadata, and checked, recorded and delivered in slices.
+A large part is decoded in a thread, after what it will take in memory is known from its own metadata, and checked,
+recorded and delivered in slices.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -65,6 +66,10 @@ ROWS_AT_ONCE: Final = 200
 BREATH: Final = 0.0002
 """Rows that are made in a thread before it lets go of the interpreter, and for how many seconds it does."""
 
+SMALL_BODY: Final = 8 * 1024
+SMALL_SIZE: Final = 64 * 1024
+"""Bytes of a part, as it is sent and decoded, that is handled at once: for that a thread would take longer."""
+
 SLICE_SECONDS: Final = 0.001
 """How long the loop works on a part before others get their turn."""
 
@@ -108,8 +113,8 @@ def read_part(headers: Mapping[str, str]) -> Part:
     return Part(query, *numbers)
 
 
-def check_size(body: bytes, limit: int) -> None:
-    """Refuse a stream that would take more than ``limit`` bytes in memory, or has too many rows or batches.
+def check_size(body: bytes, limit: int) -> tuple[int, int]:
+    """The rows of a stream, and how many bytes they take in memory. ``Refused`` where either is too much.
 
     Nothing is decompressed for that: each batch lists its buffers, and a compressed one begins with its real length.
     """
@@ -130,6 +135,18 @@ def check_size(body: bytes, limit: int) -> None:
             raise Refused(413, f"the part has more than {MAX_BATCHES} record batches", fault="part-batches")
         if size > limit:
             raise Refused(413, f"the part takes more than {limit} bytes uncompressed", fault="part-size")
+    return rows, size
+
+
+def is_small(body: bytes) -> bool:
+    """Whether a part takes so little time that it need not be handled in a thread."""
+    if len(body) > SMALL_BODY:
+        return False
+    try:
+        rows, _ = check_size(body, SMALL_SIZE)
+    except Exception:  # noqa: BLE001 - whatever is wrong with it is reported where it is decoded
+        return False
+    return rows < ROWS_AT_ONCE
 
 
 def _batch_size(metadata: memoryview, body: memoryview) -> tuple[int, int]:
@@ -215,7 +232,7 @@ class Decoded:
 
 
 def decode(body: bytes, limit: int, message_size: int, header_size: int, now: int, origin: int) -> Decoded:
-    """The messages in an Arrow stream. For a thread: it takes its time, and lets others have theirs."""
+    """The messages in an Arrow stream. For a thread, unless that is small: it takes its time, and lets others go on."""
     found = Decoded()
     try:
         check_size(body, limit)
@@ -224,7 +241,8 @@ def decode(body: bytes, limit: int, message_size: int, header_size: int, now: in
         for start in range(0, table.num_rows, ROWS_AT_ONCE):
             for row in table.slice(start, ROWS_AT_ONCE).to_pylist():
                 found.add(_message(row, message_size, header_size, now, origin))
-            time.sleep(BREATH)
+            if start + ROWS_AT_ONCE < table.num_rows:
+                time.sleep(BREATH)
     except (pa.ArrowException, UnicodeDecodeError, OSError, struct.error, IndexError) as error:
         raise Refused(400, f"the body is no Arrow stream: {error}") from error
     return found
@@ -328,7 +346,8 @@ class Ingest:
         if progress is None or part.place > progress.place:
             limits = self._gate.limits
             sizes = (self.limit, limits.message_size, limits.header_size)
-            decoded = await self._in_thread(decode, body, *sizes, self._hub.clock(), client.number)
+            work = partial(decode, body, *sizes, self._hub.clock(), client.number)
+            decoded = work() if is_small(body) else await self._in_thread(work)
         async with self._turn:
             self._check(part, who)
             before = self._finishing.get(part.query)
@@ -371,7 +390,9 @@ class Ingest:
         columns = None
         if recorder is not None:
             rows = len(decoded.messages) if two_steps else 0
-            columns = await self._in_thread(_columns, decoded, heard, client, self._hub.clock, part, user, rows)
+            make = partial(_columns, decoded, heard, client, self._hub.clock, part, user, rows)
+            few = len(decoded.messages) < ROWS_AT_ONCE
+            columns = make() if few else await self._in_thread(make)
         self._check(part, who)
         if recorder is not None and recorder.failed:
             raise Refused(503, UNWRITABLE)
@@ -470,8 +491,8 @@ class Ingest:
         if not await safe:
             raise Refused(503, UNWRITABLE)
 
-    def _in_thread(self, work: Callable[..., T], *arguments: object) -> Awaitable[T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+    def _in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
@@ -514,7 +535,7 @@ def _columns(
             recorder.enqueued(message, client)
         else:
             recorder.published(message, client, 0, heard=heard[message.channel])
-        if number % ROWS_AT_ONCE == 0:
+        if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
             time.sleep(BREATH)
     note(recorder, part, user, rows=rows)
     recorder.columns.close()

@@ -48,7 +48,8 @@ class JournalKeeper:
         limits = KeepLimits(config.keep_size, config.keep_time, for_readers=config.keep_for_readers)
         self._housekeeping = Housekeeping(config.path, limits, compact=config.compact)
         journal.on_roll = self._housekeeping.segment_begun
-        self._journaling = Journaling(hub, journal, loop, fsync=config.fsync, strict=config.on_failure == "refuse")
+        strict = config.on_failure == "refuse"
+        self._journaling = Journaling(hub, gate.turns, journal, loop, fsync=config.fsync, strict=strict)
         self._journaling.hold = self._housekeeping.hold
         wills: list[dict[str, Any]] = []
         counts = restore(hub, _rows(state), gate.limits, wills)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from polywire.hub.hub import Hub
 from polywire.hub.recorder import Recorder
+from polywire.hub.work import Work
 from polywire.journal.committer import Committer
 from polywire.journal.housekeeping import Hold
 from polywire.journal.log import Log
@@ -20,7 +21,14 @@ GATHER_SECONDS = 0.05
 """How long rows wait that nobody waits for."""
 
 MAX_PENDING = 32 * 1024 * 1024
-"""Octets that may wait for the disk; then nobody is read until half of them are written."""
+"""Bytes that may wait for the disk; then nobody is read until half of them are written."""
+
+MAX_PENDING_HEAVY = 1024 * 1024
+"""The same for connections that send more than others, while somebody waits for an acknowledgement."""
+
+STRETCH = 512
+"""Bytes that take as long to write as what is special about a row: rows of one connection that follow each other share
+that as a rule."""
 
 log = logging.getLogger("polywire.journal")
 
@@ -38,16 +46,23 @@ class Pausable(Protocol):
 
 
 class Journaling:
-    """Ties a hub to the log it is recorded in. ``strict``: nothing at all is taken while the log can't be written."""
+    """Ties a hub to the log it is recorded in. ``strict``: nothing at all is taken while the log can't be written.
 
-    def __init__(self, hub: Hub, journal: Log, loop: asyncio.AbstractEventLoop, *, fsync: str, strict: bool) -> None:
+    ``turns`` is what connections have sent that send a lot; it pauses while much waits for the disk.
+    """
+
+    def __init__(
+        self, hub: Hub, turns: Work, journal: Log, loop: asyncio.AbstractEventLoop, *, fsync: str, strict: bool
+    ) -> None:
         self._hub = hub
+        self._turns = turns
         self._loop = loop
         self._always = fsync == "always"
         self._waiters: list[Waiter] = []
         self._on_their_way: list[Waiter] = []
         self._busy = False
         self._timer: asyncio.Handle | None = None
+        self._hurried = False  # the timer is for this turn of the loop
         self._held: list[Pausable] = []
         self._moved = asyncio.Event()  # a group was written, or could not be
         self.journal = journal
@@ -73,7 +88,15 @@ class Journaling:
 
     def hold_if_full(self, connection: Pausable) -> None:
         """Read no more from a connection while too much waits for the disk."""
-        if self.recorder.pending() > MAX_PENDING and not self.recorder.failed:
+        recorder = self.recorder
+        pending = recorder.pending() + STRETCH * len(recorder.columns.kinds)
+        is_waited_for = bool(self._waiters or self._on_their_way)
+        if pending <= (MAX_PENDING_HEAVY if is_waited_for else MAX_PENDING) or recorder.failed:
+            return
+        self._turns.pause()
+        if not self._busy and not self._hurried:
+            self._send_off(0)
+        if pending > MAX_PENDING:
             connection.pause_reading()
             self._held.append(connection)
 
@@ -110,10 +133,12 @@ class Journaling:
     def _send_off(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._hurried = not seconds
         self._timer = self._loop.call_later(seconds, self._flush) if seconds else self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._timer = None
+        self._hurried = False
         if not self._busy:
             self._commit()
 
@@ -133,9 +158,12 @@ class Journaling:
         self.rows += rows
         waiters, self._on_their_way = self._on_their_way, []
         self._acknowledge(waiters)
-        if self._waiters or self.recorder.pending() > MAX_PENDING // 8:
+        pending = self.recorder.pending()
+        if self._turns.paused and pending < MAX_PENDING_HEAVY // 2:
+            self._turns.resume()
+        if self._waiters or self._turns.paused or pending > MAX_PENDING // 8:
             self._commit()
-        elif self.recorder.pending() > 0 and self._timer is None:
+        elif pending > 0 and self._timer is None:
             self._send_off(GATHER_SECONDS)
         if self._held and self.recorder.pending() < MAX_PENDING // 2:
             self._release()
@@ -164,6 +192,7 @@ class Journaling:
             except Exception:
                 log.exception("a refusal failed")
         self._release()
+        self._turns.resume()
         self._moved.set()
 
     def _recovered(self) -> None:
