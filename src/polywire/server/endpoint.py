@@ -200,6 +200,8 @@ class Endpoint:
     def deliver(self, data: bytes | str) -> None:
         """What the peer has sent: to the session, or aside while its login or a large request is under way."""
         self.active = self._now()
+        if self._closing:
+            return
         if self._held is not None:
             self._held.append(data)
         elif self._used > SHARE and not self._turns.has_time():
