@@ -34,7 +34,7 @@ from polywire.hub.retained import Retained
 from polywire.hub.routes import Route, RouteTable, RouteView, Subscription, TopicFilter
 from polywire.hub.services import FAILED_BODY, Services
 from polywire.hub.trie import Trie
-from polywire.hub.work import DONE, MORE, Job, Work
+from polywire.hub.work import DONE, MORE, PROMPT, Job, Work
 from polywire.journal.kinds import WILL_FLAG
 from polywire.protocols.frame import Run
 
@@ -632,7 +632,7 @@ class Hub:
         """
         client.grants = grants
         if client.subscriptions or client.watchers or client.consumers:
-            self.work.start(client.number, _Regranting(self, client))
+            self.work.start(client.number, _Regranting(self, client), PROMPT)
 
     def regrant_one(self, client: Client, what: object) -> None:
         """Suspend one of a client's subscriptions, watchers and consumers, or let it go on, as its rights say."""

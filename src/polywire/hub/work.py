@@ -28,7 +28,11 @@ NOTICED: Final = 500_000
 
 FIRST_STEPS: Final = 32
 FIRST_BUDGET: Final = 100_000
-"""Steps that are done at once when a job starts, and nanoseconds after which the step at hand is the last of them."""
+PROMPT: Final = 5_000_000
+"""Steps that are done at once when a job starts, and nanoseconds after which the step at hand is the last of them.
+
+``PROMPT`` is for what clients can't cause, and an operator wants to be done at once.
+"""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -94,8 +98,11 @@ class Work:
         """Whether this owner has jobs that are not done."""
         return owner in self._jobs
 
-    def start(self, owner: object, job: Job) -> None:
-        """Begin a job at once, unless its owner has others; do the rest of it in slices."""
+    def start(self, owner: object, job: Job, budget: i64 = FIRST_BUDGET) -> None:
+        """Begin a job at once, unless its owner has others; do the rest of it in slices.
+
+        ``budget`` is how many nanoseconds its first steps may take.
+        """
         self.count += 1
         jobs = self._jobs.get(owner)
         if jobs is not None:
@@ -105,7 +112,7 @@ class Work:
         self._jobs[owner] = jobs
         try:
             if self._eager:
-                end = self._clock() + FIRST_BUDGET
+                end = self._clock() + budget
                 for _ in range(FIRST_STEPS):
                     if self._step(owner, jobs) != MORE or self._clock() > end:
                         break

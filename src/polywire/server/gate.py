@@ -15,7 +15,7 @@ from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.outbox import POLICIES
 from polywire.hub.peer import Limits, Login, Refusal
-from polywire.hub.work import DONE, MORE, Job, Work
+from polywire.hub.work import DONE, MORE, PROMPT, Job, Work
 from polywire.protocols.mqtt.stored import SHARED, MqttSessions, SessionState
 from polywire.security.authenticator import Authenticator, LoginError, Throttled
 from polywire.security.credentials import Credentials
@@ -129,7 +129,7 @@ class Gate:
         if self._renewal is not None:
             self._renewal.stopped = True
         self._renewal = Renewal(self)
-        self.hub.work.start(RENEWAL, self._renewal)
+        self.hub.work.start(RENEWAL, self._renewal, PROMPT)
 
     @property
     def has_logins(self) -> bool:
@@ -219,7 +219,7 @@ class Gate:
         """Let the MQTT sessions that the journal has brought back collect what their users may subscribe to today."""
         sessions = self.hub.shared.get(SHARED)
         if isinstance(sessions, MqttSessions):
-            self.hub.work.start(RENEWAL, sessions.regranting(self.stored_grants))
+            self.hub.work.start(RENEWAL, sessions.regranting(self.stored_grants), PROMPT)
             self.hub.work.finish()
 
     def stored_grants(self, state: SessionState) -> Grants:
