@@ -21,10 +21,10 @@ TURN: Final = 3
 
 BUDGET: Final = 1_000_000
 ALONE: Final = 4_000_000
-"""Nanoseconds of work in one turn of the loop, after which the step at hand is the last; and if there is one job."""
+"""Nanoseconds of work in one turn of the loop, after which the current step is the last: at least, and for one job."""
 
 NOTICED: Final = 500_000
-"""Nanoseconds used without a job that are few: they are counted, but not turn by turn."""
+"""Nanoseconds used without a job up to which they are added up over several turns, which saves a call in each."""
 
 FIRST_STEPS: Final = 32
 FIRST_BUDGET: Final = 100_000

@@ -5,8 +5,8 @@ the outbox when it is full; the session sees a ``Peer``, the outbox a ``Link``. 
 what arrives meanwhile waits, and reading is paused, so it is little.
 
 All connections share one event loop. What they send is handled at once as long as that takes little time. A connection
-that has used more than its share of the loop waits: all of these together get a millisecond in each turn of the loop,
-and take turns slice by slice; so do the hosts they come from.
+that has used more than its share of the loop waits: all of these together get a few milliseconds in each turn of the
+loop, and take turns slice by slice; so do the hosts they come from.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ MOST_SLICE = 256 * 1024
 
 LONG = 1_000_000
 SHORT = 500_000
-"""Nanoseconds that one slice takes at most, and so few that more bytes can be handled at once."""
+"""A slice that took more nanoseconds than ``LONG`` makes the next one smaller, fewer than ``SHORT`` make it larger."""
 
 CROWD = 8
 """While fewer connections than these wait for their turn, a slice may take so many times as long."""
@@ -257,7 +257,7 @@ class Endpoint:
             self._gate.journaling.hold_if_full(self)
 
     def _wait_for_turn(self) -> None:
-        """Handle what was put aside in turns with the others who have much to say."""
+        """Handle what was put aside in turns with other busy connections."""
         self._turns.start(self._host, Turns(self._take_turn))
 
     def _take_turn(self) -> int:

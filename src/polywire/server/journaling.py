@@ -27,8 +27,7 @@ MAX_PENDING_HEAVY = 1024 * 1024
 """The same for connections that send more than others, while somebody waits for an acknowledgement."""
 
 STRETCH = 512
-"""Bytes that take as long to write as what is special about a row: rows of one connection that follow each other share
-that as a rule."""
+"""What a run of similar rows costs on top of its bytes, in bytes that take as long to write."""
 
 log = logging.getLogger("polywire.journal")
 
@@ -48,7 +47,7 @@ class Pausable(Protocol):
 class Journaling:
     """Ties a hub to the log it is recorded in. ``strict``: nothing at all is taken while the log can't be written.
 
-    ``turns`` is what connections have sent that send a lot; it pauses while much waits for the disk.
+    ``turns`` is the backlog of busy connections; it pauses while too much waits for the disk.
     """
 
     def __init__(
