@@ -33,6 +33,7 @@ SMALL = 4 * 1024
 """Bytes of unfinished messages of one connection that are not counted."""
 SLICE = 1024
 LEAST_SLICE = 256
+UNFINISHED_SLICE = 32 * 1024
 MOST_SLICE = 256 * 1024
 """Bytes of a stream that are handled at once: at first, at least and at most, by the time they take."""
 
@@ -250,7 +251,8 @@ class Endpoint:
         if self._turns.count < CROWD:
             taken //= CROWD
         if taken > LONG:
-            self._slice = max(LEAST_SLICE, self._slice // 2)
+            # Cutting up an unfinished message only makes its session look at it more often.
+            self._slice = max(UNFINISHED_SLICE if self._counted else LEAST_SLICE, self._slice // 2)
         elif taken < SHORT and len(data) >= self._slice:
             self._slice = min(MOST_SLICE, self._slice * 2)
         if self._gate.journaling is not None:
