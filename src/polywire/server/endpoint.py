@@ -31,8 +31,8 @@ CLOSE_TIME = 2.0
 
 SMALL = 4 * 1024
 """Bytes of unfinished messages of one connection that are not counted."""
-SLICE = 1024
-LEAST_SLICE = 256
+SLICE = 16 * 1024
+LEAST_SLICE = 8 * 1024
 UNFINISHED_SLICE = 32 * 1024
 MOST_SLICE = 256 * 1024
 """Bytes of a stream that are handled at once: at first, at least and at most, by the time they take."""
