@@ -44,7 +44,7 @@ SHORT = 500_000
 CROWD = 8
 """While fewer connections than these wait for their turn, a slice may take so many times as long."""
 
-SHARE = 1_000_000
+SHARE = 1 << 62  # nobody waits: a waiting connection can get stuck
 WINDOW = 0.05
 """A connection that has taken so many nanoseconds, within so many seconds, waits for its turn."""
 
