@@ -63,26 +63,25 @@ def expected(key: str, reason: str) -> str:
 @pytest.mark.parametrize("key", list(FRIENDS))
 def test_who_wants_more_than_all_may_have_is_refused_and_the_others_go_on(hub: HubProcess, key: str) -> None:
     counted(hub, lambda found: found == 0)
-    friends = [friend(hub, key) for _ in range(3)]
-    messages = [octets(each, key, 400 * KIB) for each in friends]
-    for number in (0, 1):
-        friends[number].line.socket.sendall(messages[number][:-1])
-        least = (number + 1) * 400 * KIB
-        counted(hub, lambda found, least=least: found >= least)  # type: ignore[misc] # a default is no argument
-    with contextlib.suppress(ConnectionError):
-        friends[2].line.socket.sendall(messages[2][:-1])
-    said = last_words(friends[2])
-    assert expected(key, TOTAL) in said
-    assert ("error-code::429" in said) == key.startswith("sabc")
-    for number in (0, 1):
-        friends[number].line.socket.sendall(messages[number][-1:])
-        if not key.startswith("umq"):
-            friends[number].publish("t", b"y")
-        else:
-            assert str(friends[number].word()).startswith("R")
-    counted(hub, lambda found: found == 0)
-    for each in friends:
-        each.close()
+    with contextlib.ExitStack() as stack:
+        friends = [stack.enter_context(contextlib.closing(friend(hub, key))) for _ in range(3)]
+        messages = [octets(each, key, 400 * KIB) for each in friends]
+        for number in (0, 1):
+            friends[number].line.socket.sendall(messages[number][:-1])
+            least = (number + 1) * 400 * KIB
+            counted(hub, lambda found, least=least: found >= least)  # type: ignore[misc] # a default is no argument
+        with contextlib.suppress(ConnectionError):
+            friends[2].line.socket.sendall(messages[2][:-1])
+        said = last_words(friends[2])
+        assert expected(key, TOTAL) in said
+        assert ("error-code::429" in said) == key.startswith("sabc")
+        for number in (0, 1):
+            friends[number].line.socket.sendall(messages[number][-1:])
+            if not key.startswith("umq"):
+                friends[number].publish("t", b"y")
+            else:
+                assert str(friends[number].word()).startswith("R")
+        counted(hub, lambda found: found == 0)
     protocol = key.partition("_")[0]
     assert hub.metric(f'polywire_faults_total{{protocol="{protocol}",reason="unfinished-size"}}') >= 1
     hub.wait_for_log("is disconnected: it has sent")
@@ -107,31 +106,28 @@ def shapes(client: Friend, key: str) -> bytes:
 @pytest.mark.rule(*RULES)
 @pytest.mark.parametrize("key", list(FRIENDS))
 def test_one_client_holds_no_more_than_its_own_part(hub: HubProcess, key: str) -> None:
-    client = friend(hub, key)
-    with contextlib.suppress(ConnectionError):
-        client.line.socket.sendall(octets(client, key, 700 * KIB)[:-1])
-    assert expected(key, OWN) in last_words(client)
-    client.close()
+    with contextlib.closing(friend(hub, key)) as client:
+        with contextlib.suppress(ConnectionError):
+            client.line.socket.sendall(octets(client, key, 700 * KIB)[:-1])
+        assert expected(key, OWN) in last_words(client)
 
 
 @pytest.mark.rule(*RULES)
 @pytest.mark.parametrize("key", ["umq", "micromsg", "sabc", "sabc_ws"])
 def test_messages_in_several_frames_count_too(hub: HubProcess, key: str) -> None:
-    client = friend(hub, key)
-    with contextlib.suppress(ConnectionError):
-        client.line.socket.sendall(shapes(client, key))
-    assert expected(key, OWN) in last_words(client)
-    client.close()
+    with contextlib.closing(friend(hub, key)) as client:
+        with contextlib.suppress(ConnectionError):
+            client.line.socket.sendall(shapes(client, key))
+        assert expected(key, OWN) in last_words(client)
 
 
 @pytest.mark.rule("UMQ-169")
 def test_fragments_of_a_websocket_message_count_too(hub: HubProcess) -> None:
-    client = friend(hub, "umq")
-    part = b"x" * (100 * KIB)
-    with contextlib.suppress(ConnectionError):
-        client.line.socket.sendall(masked(0x01, part) + b"".join(masked(0x00, part) for _ in range(6)))
-    assert expected("umq", OWN) in last_words(client)
-    client.close()
+    with contextlib.closing(friend(hub, "umq")) as client:
+        part = b"x" * (100 * KIB)
+        with contextlib.suppress(ConnectionError):
+            client.line.socket.sendall(masked(0x01, part) + b"".join(masked(0x00, part) for _ in range(6)))
+        assert expected("umq", OWN) in last_words(client)
 
 
 def test_forty_clients_with_the_largest_messages_leave_the_hub_small() -> None:

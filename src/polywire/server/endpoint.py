@@ -31,8 +31,8 @@ CLOSE_TIME = 2.0
 
 SMALL = 4 * 1024
 """Bytes of unfinished messages of one connection that are not counted."""
-SLICE = 16 * 1024
-LEAST_SLICE = 8 * 1024
+SLICE = 1024
+LEAST_SLICE = 256
 UNFINISHED_SLICE = 32 * 1024
 MOST_SLICE = 256 * 1024
 """Bytes of a stream that are handled at once: at first, at least and at most, by the time they take."""
@@ -44,7 +44,7 @@ SHORT = 500_000
 CROWD = 8
 """While fewer connections than these wait for their turn, a slice may take so many times as long."""
 
-SHARE = 1 << 62  # nobody waits: a waiting connection can get stuck
+SHARE = 1_000_000
 WINDOW = 0.05
 """A connection that has taken so many nanoseconds, within so many seconds, waits for its turn."""
 
