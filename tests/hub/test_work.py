@@ -2,7 +2,20 @@
 
 import pytest
 
-from polywire.hub.work import ALONE, BUDGET, DONE, FIRST_BUDGET, FIRST_STEPS, MORE, TURN, WAIT, Job, Turns, Work
+from polywire.hub.work import (
+    ALONE,
+    BUDGET,
+    DONE,
+    FIRST_BUDGET,
+    FIRST_STEPS,
+    MORE,
+    QUIET,
+    TURN,
+    WAIT,
+    Job,
+    Turns,
+    Work,
+)
 from tests.hub.links import Loop
 
 
@@ -59,20 +72,22 @@ def test_a_small_job_is_done_at_once(site: Site) -> None:
 
 
 def test_a_large_job_is_done_in_slices(site: Site) -> None:
+    site.work.light.at = 0
     site.work.start(1, Counting(site, "a", FIRST_STEPS + 40))
     assert len(site.notes) == FIRST_STEPS
     assert site.work.busy(1)
-    assert site.turns() == 3
+    assert site.turns() == 10
     assert not site.work.busy(1)
     assert len(site.notes) == FIRST_STEPS + 40
-    assert site.work.longest == ALONE
-
-
-def test_many_jobs_have_less_time_together_than_one(site: Site) -> None:
-    for owner in range(10):
-        site.work.start(owner, Counting(site, "a", FIRST_STEPS + 4))
-    assert site.turns() == 10
     assert site.work.longest == BUDGET
+
+
+def test_slices_are_longer_while_no_light_client_is_there(site: Site) -> None:
+    site.work.light.at = 0
+    site.now = QUIET
+    site.work.start(1, Counting(site, "a", FIRST_STEPS + 40))
+    assert site.turns() == 2
+    assert site.work.longest == ALONE
 
 
 def test_owners_take_turns_and_the_jobs_of_one_are_done_in_order(site: Site) -> None:
@@ -152,9 +167,12 @@ def test_paused_work_goes_on_when_it_is_resumed(site: Site) -> None:
 
 def test_there_is_time_for_what_needs_no_job_unless_jobs_wait_or_it_is_used_up(site: Site) -> None:
     site.work = Work(site.loop.soon.append, lambda: site.now, eager=False)
-    site.work.charge(ALONE // 2)
+    site.work.charge(ALONE - 1)
     assert site.work.has_time()
-    site.work.charge(ALONE // 2)
+    site.work.light.at = site.now
+    assert not site.work.has_time()
+    site.now += QUIET
+    site.work.charge(1)
     assert not site.work.has_time()
     site.turns()
     assert site.work.has_time()

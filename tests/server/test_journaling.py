@@ -11,7 +11,7 @@ import pytest
 from polywire.hub.client import Client
 from polywire.hub.hub import UNAVAILABLE
 from polywire.hub.message import Message
-from polywire.hub.work import Work
+from polywire.hub.work import TURN, Turns, Work
 from polywire.journal import open as open_journal
 from polywire.server import journaling as module
 from polywire.server.journaling import Journaling
@@ -49,6 +49,7 @@ class House:
         self.journaling = Journaling(self.hub, self.turns, self.log, loop, fsync=fsync, strict=strict)
         self.client: Client = self.site.connect("fmqp", lambda *_: None).client
         self.told: list[str] = []
+        self.taken = 0
         self._change = asyncio.Event()
 
     def publish(self, body: bytes, *, acknowledged: bool = True) -> str | None:
@@ -58,6 +59,15 @@ class House:
     def wait_for(self, name: str) -> None:
         """Want to know when everything so far is safe."""
         self.hub.safe(self._teller(f"{name} safe"), self._teller(f"{name} failed"))
+
+    def take_turns(self) -> None:
+        """Be busy: take every turn there is."""
+
+        def step() -> int:
+            self.taken += 1
+            return TURN
+
+        self.turns.start("host", Turns(step))
 
     async def heard(self, words: str) -> None:
         """Until this was told."""
@@ -116,6 +126,55 @@ def test_those_who_come_while_a_group_is_written_are_the_next_group(tmp_path: Pa
         assert house.log.batches[-2:] == [1, 3]
         await house.journaling.close()
         assert house.bodies() == [b"1", b"2", b"3", b"4"]
+
+    run(work())
+
+
+@pytest.mark.parametrize(("is_busy", "pauses"), [(False, True), (True, False)])
+def test_busy_clients_pause_while_a_light_one_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_busy: bool, pauses: bool
+) -> None:
+    monkeypatch.setattr(module, "PAUSE_SECONDS", SECONDS)
+
+    async def work() -> None:
+        house = House(tmp_path)
+        await house.settled()
+        house.log.go.clear()
+        house.log.tried.clear()
+        house.take_turns()
+        house.hub.flusher.is_busy = is_busy
+        house.publish(b"1")
+        house.wait_for("client")
+        await house.until(house.log.tried.is_set)
+        before = house.taken
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (house.taken == before) == pauses
+        house.log.go.set()
+        await house.heard("client safe")
+        before = house.taken
+        await house.until(lambda: house.taken > before)
+        await house.journaling.close()
+
+    run(work())
+
+
+def test_a_slow_disk_does_not_stop_busy_clients(tmp_path: Path) -> None:
+    async def work() -> None:
+        house = House(tmp_path)
+        await house.settled()
+        house.log.go.clear()
+        house.log.tried.clear()
+        house.take_turns()
+        house.publish(b"1")
+        house.wait_for("client")
+        await house.until(house.log.tried.is_set)
+        before = house.taken
+        await house.until(lambda: house.taken > before)
+        assert house.told == []
+        house.log.go.set()
+        await house.heard("client safe")
+        await house.journaling.close()
 
     run(work())
 

@@ -96,13 +96,17 @@ class Nowhere:
 
 @final
 class Flusher:
-    """The outboxes that have something to write in this turn. ``source`` is whose input is being handled."""
+    """The outboxes that have something to write in this turn.
+
+    ``source`` is whose input is being handled, ``is_busy`` whether that takes more than its share of the loop.
+    """
 
     def __init__(self, soon: Callable[[Callable[[], None]], object], later: Later) -> None:
         self._soon: Final = soon
         self.later: Final = later
         self._dirty: list[Outbox] = []
         self.source: Link | None = None
+        self.is_busy = False
 
     def mark(self, outbox: "Outbox") -> None:
         """Flush ``outbox`` when this turn ends."""

@@ -2,9 +2,9 @@
 
 All clients share one event loop. What a single request causes may be large: thousands of subscriptions to end, last
 wills to publish, retained messages to send. Such work is a ``Job``, done step by step: the first steps at once, so that
-small jobs are done when ``start`` returns, the others in slices of ``BUDGET`` with a turn of the loop in between.
-Owners, which are clients as a rule, take turns step by step; the jobs of one owner are done in their order. What busy
-connections have sent is handled in the same way (``server/endpoint.py``), with the hosts they come from as owners.
+small jobs are done when ``start`` returns, the others in slices with a turn of the loop in between. Owners, which are
+clients as a rule, take turns step by step; the jobs of one owner are done in their order. What busy connections have
+sent is handled in the same way (``server/endpoint.py``), with the hosts they come from as owners.
 """
 
 import time
@@ -20,8 +20,14 @@ WAIT: Final = 2
 TURN: Final = 3
 
 BUDGET: Final = 1_000_000
-ALONE: Final = 4_000_000
-"""Nanoseconds of work in one turn of the loop, after which the current step is the last: at least, and for one job."""
+ALONE: Final = 8_000_000
+"""Nanoseconds of work in one turn of the loop, after which the current step is the last.
+
+``ALONE`` is for times when only busy connections are there: nobody is kept waiting then, and longer slices cost less.
+"""
+
+QUIET: Final = 50_000_000
+"""Nanoseconds without a light client until busy ones count as alone."""
 
 NOTICED: Final = 500_000
 """Nanoseconds used without a job up to which they are added up over several turns, which saves a call in each."""
@@ -33,6 +39,18 @@ PROMPT: Final = 5_000_000
 
 ``PROMPT`` is for what clients can't cause, and an operator wants to be done at once.
 """
+
+
+@final
+class Light:
+    """When something was last done for a client that uses little of the loop, by the clock of ``Work``."""
+
+    def __init__(self) -> None:
+        self.at: i64 = -QUIET
+
+    def is_near(self, now: i64) -> bool:
+        """Whether that was a moment ago, so that there may soon be more to do."""
+        return now - self.at < QUIET
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -63,7 +81,7 @@ class Turns(Job):
 class Work:
     """The jobs that are not done. ``on_idle`` is called with each owner whose last job is done.
 
-    ``eager``: the first steps of a job are done when it starts.
+    ``eager``: the first steps of a job are done when it starts. ``light`` tells whether other clients need the loop.
     """
 
     def __init__(
@@ -72,10 +90,12 @@ class Work:
         clock: Callable[[], int] = time.monotonic_ns,
         *,
         eager: bool = True,
+        light: Light | None = None,
     ) -> None:
         self._soon: Final = soon
         self._clock: Final = clock
         self._eager: Final = eager
+        self.light: Final = light or Light()
         self._jobs: Final[dict[object, deque[Job]]] = {}
         self._turns: Final[deque[object]] = deque()  # the owners whose jobs can go on
         self._waiting: Final[set[object]] = set()  # the others
@@ -96,7 +116,7 @@ class Work:
 
     def busy(self, owner: object) -> bool:
         """Whether this owner has jobs that are not done."""
-        return owner in self._jobs
+        return self.count != 0 and owner in self._jobs
 
     def start(self, owner: object, job: Job, budget: i64 = FIRST_BUDGET) -> None:
         """Begin a job at once, unless its owner has others; do the rest of it in slices.
@@ -138,7 +158,7 @@ class Work:
 
     def has_time(self) -> bool:
         """Whether no job waits, and this turn of the loop has time for something to be done without one."""
-        return not self._jobs and not self.paused and self._charged < ALONE
+        return not self._jobs and not self.paused and self._charged < self._budget(self._clock())
 
     def charge(self, spent: i64) -> None:
         """So many nanoseconds were used in this turn without a job."""
@@ -157,7 +177,7 @@ class Work:
         self.slices += 1
         begun = self._clock()
         spent = 0
-        budget = max(BUDGET, ALONE // max(self.count, 1))
+        budget = self._budget(begun)
         try:
             while self._turns and spent < budget and not self.paused:
                 owner = self._turns.popleft()
@@ -173,8 +193,12 @@ class Work:
             if self._turns:
                 self._schedule()
 
+    def _budget(self, now: i64) -> i64:
+        return BUDGET if self.light.is_near(now) else ALONE
+
     def finish(self) -> None:
         """Do everything that does not wait, however long that takes: for a hub that has no clients yet."""
+        self.paused = False
         while self._turns:
             self.run()
 

@@ -23,7 +23,7 @@ from polywire.journal.log import Log
 
 RETRY_SECONDS = 1.0
 
-SMALL_GROUP = 64 * 1024
+SMALL_GROUP = 256 * 1024
 LARGE_GROUP = 2 * 1024 * 1024
 """Bytes of a group up to which it is encoded at once, and up to which its batch is made at once."""
 

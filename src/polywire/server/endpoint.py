@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from time import perf_counter_ns
+from time import monotonic_ns
 from typing import Any, Protocol, runtime_checkable
 
 from polywire.hub.access import Identity
@@ -41,12 +41,12 @@ LONG = 1_000_000
 SHORT = 500_000
 """A slice that took more nanoseconds than ``LONG`` makes the next one smaller, fewer than ``SHORT`` make it larger."""
 
-CROWD = 8
-"""While fewer connections than these wait for their turn, a slice may take so many times as long."""
+PATIENCE = 8
+"""While only busy connections are there, a slice may take so many times as long."""
 
 SHARE = 1_000_000
 WINDOW = 0.05
-"""A connection that has taken so many nanoseconds, within so many seconds, waits for its turn."""
+"""A connection that has taken so many nanoseconds, within so many seconds, is busy: it waits for its turn."""
 
 EXPIRED = "login-expired"
 REVOKED = "login-revoked"
@@ -142,6 +142,7 @@ class Endpoint:
         self._slice = SLICE
         self._window = 0.0  # when the time began that is counted
         self._used = 0  # nanoseconds that what the peer sent has taken since then
+        self._used_before = 0  # the same in the time before it
         self._host = ""
         self.is_stream = False  # what it carries can be cut anywhere
         self.is_established = False
@@ -233,23 +234,28 @@ class Endpoint:
         session = self._session
         if session is None or self._closing:
             return
-        begun = perf_counter_ns()
+        begun = monotonic_ns()
         self._guarded(session.received, data)
-        taken = perf_counter_ns() - begun
-        if self.active - self._window > WINDOW:
+        taken = monotonic_ns() - begun
+        turns = self._turns
+        age = self.active - self._window
+        if age > WINDOW:
+            self._used_before = self._used if age < 2 * WINDOW else 0
             self._window = self.active
             self._used = 0
         self._used += taken
         if self._used > SHARE:
-            self._turns.charge(taken)
+            turns.charge(taken)
+        elif self._used_before <= SHARE:
+            turns.light.at = begun
         holder = self._holder
         if holder is not None:
             pending = holder.pending()
             if pending > SMALL or self._counted:
                 self._count(pending + self._partial)
         self._hold_if_busy()
-        if self._turns.count < CROWD:
-            taken //= CROWD
+        if not turns.light.is_near(begun):
+            taken //= PATIENCE
         if taken > LONG:
             # Cutting up an unfinished message only makes its session look at it more often.
             self._slice = max(UNFINISHED_SLICE if self._counted else LEAST_SLICE, self._slice // 2)
@@ -519,6 +525,7 @@ class Endpoint:
         """Let the session act for this peer; whatever it fails with ends this connection, and no other."""
         flusher = self._gate.hub.flusher
         flusher.source = self
+        flusher.is_busy = self._used > SHARE or self._used_before > SHARE
         try:
             act(*arguments)
         except Exception:
@@ -527,6 +534,7 @@ class Endpoint:
             self.abort()
         finally:
             flusher.source = None
+            flusher.is_busy = False
 
     def _cancel_handshake(self) -> None:
         if self._handshake is not None:

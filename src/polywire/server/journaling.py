@@ -2,6 +2,10 @@
 
 One group is on its way at a time; what comes meanwhile is the next one. A group is sent off when somebody waits for it,
 else when it has waited for a moment, so acknowledgements pay for the disk and nothing else does.
+
+While a client that uses little of the loop waits for a group, busy ones pause for a moment, and so does work that takes
+long: the writing thread needs the interpreter's lock several times, and would wait for a slice of theirs each time.
+Between two groups they get one slice.
 """
 
 import asyncio
@@ -25,6 +29,9 @@ MAX_PENDING = 32 * 1024 * 1024
 
 MAX_PENDING_HEAVY = 1024 * 1024
 """The same for connections that send more than others, while somebody waits for an acknowledgement."""
+
+PAUSE_SECONDS = 0.005
+"""How long busy connections and long work pause for a group at most: a slow disk must not stop them."""
 
 STRETCH = 512
 """What a run of similar rows costs on top of its bytes, in bytes that take as long to write."""
@@ -55,14 +62,17 @@ class Journaling:
     ) -> None:
         self._hub = hub
         self._turns = turns
+        self._heavy = (turns, hub.work)
         self._loop = loop
         self._always = fsync == "always"
         self._waiters: list[Waiter] = []
         self._on_their_way: list[Waiter] = []
         self._busy = False
+        self._urgent = False  # a light client waits for the next group
         self._timer: asyncio.Handle | None = None
         self._hurried = False  # the timer is for this turn of the loop
         self._held: list[Pausable] = []
+        self._pause: asyncio.TimerHandle | None = None
         self._moved = asyncio.Event()  # a group was written, or could not be
         self.journal = journal
         self.commits = 0
@@ -124,6 +134,7 @@ class Journaling:
             done()
         else:
             self._waiters.append((done, failed))
+            self._urgent |= not self._hub.flusher.is_busy
             if self._always:
                 self.recorder.part()
             if not self._busy and len(self._waiters) == 1:
@@ -149,6 +160,9 @@ class Journaling:
             return
         self._busy = True
         self._on_their_way = waiters
+        if self._urgent:
+            self._urgent = False
+            self._let_heavy_wait()
         self._committer.submit(columns, partial(self._written, sum(int(each.rows) for each in columns)))
 
     def _written(self, rows: int) -> None:
@@ -157,9 +171,8 @@ class Journaling:
         self.rows += rows
         waiters, self._on_their_way = self._on_their_way, []
         self._acknowledge(waiters)
+        self._let_heavy_go_on()
         pending = self.recorder.pending()
-        if self._turns.paused and pending < MAX_PENDING_HEAVY // 2:
-            self._turns.resume()
         if self._waiters or self._turns.paused or pending > MAX_PENDING // 8:
             self._commit()
         elif pending > 0 and self._timer is None:
@@ -167,6 +180,23 @@ class Journaling:
         if self._held and self.recorder.pending() < MAX_PENDING // 2:
             self._release()
         self._moved.set()
+
+    def _let_heavy_wait(self) -> None:
+        for each in self._heavy:
+            if each.count:
+                each.pause()
+                if self._pause is None:
+                    self._pause = self._loop.call_later(PAUSE_SECONDS, self._let_heavy_go_on)
+
+    def _let_heavy_go_on(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        for each in self._heavy:
+            if each.paused and (each is not self._turns or self.recorder.pending() < MAX_PENDING_HEAVY // 2):
+                each.resume()
+                if self._urgent:  # the next group begins at once, and with it their next pause
+                    each.run()
 
     def _acknowledge(self, waiters: list[Waiter]) -> None:
         for done, _ in waiters:
@@ -191,7 +221,8 @@ class Journaling:
             except Exception:
                 log.exception("a refusal failed")
         self._release()
-        self._turns.resume()
+        for each in self._heavy:
+            each.resume()
         self._moved.set()
 
     def _recovered(self) -> None:

@@ -179,6 +179,7 @@ class MqttSession:
     def _handle(self, items: Sequence[object], version: i64, failure: RemoteProtocolError | None) -> None:
         index: i64 = 0
         incoming = self._incoming
+        work = self._hub.work
         if incoming is not None:
             incoming.now = self._now
         try:
@@ -191,7 +192,7 @@ class MqttSession:
                     if incoming is not None:
                         incoming.record()
                     self._frame(cast("Frame", item))
-                if self._phase == LOGGING_IN or self._hub.work.busy(self._client.number):
+                if self._phase == LOGGING_IN or (work.count != 0 and work.busy(self._client.number)):
                     # Until the login, or a large request, is done; ``go_on`` handles the rest.
                     self._early = items[index:]
                     self._early_failure = failure
