@@ -1,6 +1,7 @@
 """``polywire serve`` as an operator sees it: the ready line, signals, TLS, limits, pages."""
 
 import asyncio
+import contextlib
 import signal
 import socket
 import ssl
@@ -16,6 +17,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 import polywire
+from polywire.journal import open as open_journal
 from polywire.protocols.fmqp import Publication, Subscription
 from polywire.protocols.fmqp.frames import LAST_WILL
 from polywire.protocols.mqtt import Connack, Connect, Pingreq, Pingresp, encode
@@ -176,6 +178,18 @@ def test_sigterm_ends_with_zero_and_sends_the_wills(hub: HubProcess) -> None:
         assert listener.hear() == Publication("will", b"farewell")
         assert listener.rest() == b""
     assert hub.process.wait(20) == 0
+
+
+def test_what_ends_with_the_connections_is_journaled_before_the_hub_ends(tmp_path: Path) -> None:
+    with running_hub(journal=tmp_path) as hub, contextlib.ExitStack() as stack:
+        for _ in range(4):
+            client = Fmqp(stack.enter_context(connected(hub.addresses["fmqp"])))
+            for number in range(2000):
+                client.say(Subscription(f"many/{number}"))
+            client.settled()
+        assert hub.stop() == 0
+    assert not [line for line in hub.errors if " ERROR " in line]
+    assert sum(batch.num_rows for batch in open_journal(tmp_path).scan(kinds=["disconnect"])) == 4
 
 
 @pytest.mark.rule("FMQP-26")

@@ -114,6 +114,10 @@ class Work:
         """How many owners have jobs."""
         return len(self._jobs)
 
+    def idle(self) -> bool:
+        """Whether there is nothing to do, but for jobs that wait for something."""
+        return not self._turns
+
     def busy(self, owner: object) -> bool:
         """Whether this owner has jobs that are not done."""
         return self.count != 0 and owner in self._jobs

@@ -48,6 +48,9 @@ SHARE = 1_000_000
 WINDOW = 0.05
 """A connection that has taken so many nanoseconds, within so many seconds, is busy: it waits for its turn."""
 
+LONG_READ = 250_000
+"""Nanoseconds that a single read may take before the rest of it waits for its turn: of those who just came, too."""
+
 EXPIRED = "login-expired"
 REVOKED = "login-revoked"
 HANDSHAKE_TIME = "handshake-time"
@@ -217,11 +220,13 @@ class Endpoint:
     def _handle_slices(self, data: bytes | str) -> None:
         """Handle a long piece of a stream slice by slice, until that has taken too long."""
         start = 0
+        begun = monotonic_ns()
         while start < len(data):
             end = start + self._slice
             self._handle(data[start:end])
             start = end
-            if self._held is None and self._used > SHARE and not self._turns.has_time():
+            is_long = self._used > SHARE or monotonic_ns() - begun > LONG_READ
+            if self._held is None and is_long and not self._turns.has_time():
                 self._hold()
                 self._wait_for_turn()
             if self._held is not None:

@@ -40,6 +40,9 @@ SETTLE_STEP = 0.02
 CLOSE_TIME = 1.0
 """Seconds a peer has to take its last octets once its connection is being closed."""
 
+LEAVE_TIME = 10.0
+"""Seconds for ending what the clients had: their subscriptions, say, and storing those of kept sessions."""
+
 log = logging.getLogger("polywire.server")
 
 
@@ -163,6 +166,9 @@ class Server:
         for endpoint in list(self.gate.connections):
             endpoint.abort()
         await asyncio.sleep(0)
+        end = self._loop.time() + LEAVE_TIME
+        while not self.hub.work.idle() and self._loop.time() < end:  # noqa: ASYNC110 - it ends by working
+            await asyncio.sleep(0)  # what ends with the connections is journaled too
         await self._close_last()
 
     async def _close_last(self) -> None:
