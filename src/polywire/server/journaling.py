@@ -10,6 +10,7 @@ Between two groups they get one slice.
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -32,6 +33,16 @@ MAX_PENDING_HEAVY = 1024 * 1024
 
 PAUSE_SECONDS = 0.005
 """How long busy connections and long work pause for a group at most: a slow disk must not stop them."""
+
+SWITCH_SECONDS = 0.005
+SWITCH_SECONDS_URGENT = 0.000005
+"""How long a thread waits before it asks the event loop's thread to let go of the interpreter's lock.
+
+The loop lets go of the lock and takes it back for each event. Each time, a thread that waits wakes up too late, and
+starts to wait again; by default for 5 ms, in which a busy loop has many events. So the journal's thread took 100 ms
+for a commit of 1 ms. With a time that is shorter than most events it gets its turn, but asking so often takes time
+itself: it is for groups that somebody waits for who uses little of the loop.
+"""
 
 STRETCH = 512
 """What a run of similar rows costs on top of its bytes, in bytes that take as long to write."""
@@ -118,6 +129,7 @@ class Journaling:
                 self._commit()
             self._moved.clear()
             await self._moved.wait()
+        sys.setswitchinterval(SWITCH_SECONDS)
         written = await self._loop.run_in_executor(None, self._committer.stop)
         if not written or self.recorder.pending() > 0:
             log.error("the journal in %s could not be written to its end", self.journal.path)
@@ -134,7 +146,10 @@ class Journaling:
             done()
         else:
             self._waiters.append((done, failed))
-            self._urgent |= not self._hub.flusher.is_busy
+            if not self._urgent and not self._hub.flusher.is_busy:
+                self._urgent = True
+                if self._busy:  # the group before it has to be written first
+                    self._hurry()
             if self._always:
                 self.recorder.part()
             if not self._busy and len(self._waiters) == 1:
@@ -162,7 +177,9 @@ class Journaling:
         self._on_their_way = waiters
         if self._urgent:
             self._urgent = False
-            self._let_heavy_wait()
+            self._hurry()
+        else:
+            sys.setswitchinterval(SWITCH_SECONDS)
         self._committer.submit(columns, partial(self._written, sum(int(each.rows) for each in columns)))
 
     def _written(self, rows: int) -> None:
@@ -181,7 +198,9 @@ class Journaling:
             self._release()
         self._moved.set()
 
-    def _let_heavy_wait(self) -> None:
+    def _hurry(self) -> None:
+        """Let the writing thread have the interpreter's lock whenever it wants it."""
+        sys.setswitchinterval(SWITCH_SECONDS_URGENT)
         for each in self._heavy:
             if each.count:
                 each.pause()

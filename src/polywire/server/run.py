@@ -10,7 +10,6 @@ import importlib.util
 import json
 import logging
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,14 +20,6 @@ from polywire.server import logs, runtime
 from polywire.server.config import Loaded
 from polywire.server.descriptors import raise_limit
 from polywire.server.server import Server
-
-SWITCH_SECONDS = 0.000005
-"""How long a thread waits before it asks the event loop's thread to let go of the interpreter's lock.
-
-The loop lets go of the lock and takes it back for each event. Each time, a thread that waits wakes up too late, and
-starts to wait again; by default for 5 ms, in which a busy loop has many events. So the journal's thread took 100 ms
-for a commit of 1 ms. With a time that is shorter than most events it gets its turn.
-"""
 
 COLLECT = (10_000, 20, 20)
 """After how many new objects, and rounds, the garbage collector looks at them: seldom, because little of what the hub
@@ -46,7 +37,6 @@ def serve(loaded: Loaded, *, insecure: bool = False, pid_file: Path | None = Non
     tune_allocator()
     leave_out_pandas()
     raise_limit()
-    sys.setswitchinterval(SWITCH_SECONDS)
     if pid_file is not None:
         runtime.check_free(pid_file)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
