@@ -106,7 +106,7 @@ class Hub:
         self.flusher: Final = Flusher(soon, later)
         self.table: Final = RouteTable()
         self.retained: Final = Retained()
-        self.work: Final = Work(soon)
+        self.work: Final = Work(soon, monotonic)
         self.demand: Final = Demand(self.work)
         self.services: Final = Services(later, monotonic)
         self.counters: Final = [Counters(name) for name in protocols]

@@ -90,7 +90,20 @@ class Message:
         self.body_failed: Final = body_failed
         self.binary: Final = binary
         self.offset: i64 = -1
-        self.encoded: Final[dict[int, object]] = {}
+        self._encoded: dict[int, object] | None = None
+
+    @property
+    def encoded(self) -> dict[int, object]:
+        """The forms it has been encoded in so far. Made when it is asked for: many messages never need it."""
+        found = self._encoded
+        if found is None:
+            found = {}
+            self._encoded = found
+        return found
+
+    def forget_encoded(self) -> None:
+        """Nobody needs them any more."""
+        self._encoded = None
 
     def unretained(self) -> "Message":
         """The same message, not to be retained."""
@@ -141,7 +154,8 @@ class Message:
             binary=self.binary,
         )
         message.offset = self.offset
-        message.encoded.update(self.encoded)
+        if self._encoded is not None:
+            message.encoded.update(self._encoded)
         return message
 
     def header(self, name: str) -> HeaderValue | None:

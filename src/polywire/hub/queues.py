@@ -398,8 +398,7 @@ class Queue:
         consumer.pending[delivery.number] = delivery
         self._handed_out[delivery.number] = delivery
         consumer.take(delivery)
-        if delivery.message.encoded:
-            delivery.message.encoded.clear()  # it has one consumer: nobody else needs these forms
+        delivery.message.forget_encoded()  # it has one consumer: nobody else needs these forms
         return True
 
     def contents(self) -> list[Message]:

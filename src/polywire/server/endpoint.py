@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from time import monotonic_ns
 from typing import Any, Protocol, runtime_checkable
 
 from polywire.hub.access import Identity
@@ -124,6 +123,7 @@ class Endpoint:
         self._gate = gate
         self._turns = gate.turns
         self._now = gate.loop.time
+        self._monotonic = gate.hub.monotonic
         self._listener = listener
         self._protocol = protocol
         self._make_session = make_session
@@ -220,12 +220,12 @@ class Endpoint:
     def _handle_slices(self, data: bytes | str) -> None:
         """Handle a long piece of a stream slice by slice, until that has taken too long."""
         start = 0
-        begun = monotonic_ns()
+        begun = self._monotonic()
         while start < len(data):
             end = start + self._slice
             self._handle(data[start:end])
             start = end
-            is_long = self._used > SHARE or monotonic_ns() - begun > LONG_READ
+            is_long = self._used > SHARE or self._monotonic() - begun > LONG_READ
             if self._held is None and is_long and not self._turns.has_time():
                 self._hold()
                 self._wait_for_turn()
@@ -239,9 +239,9 @@ class Endpoint:
         session = self._session
         if session is None or self._closing:
             return
-        begun = monotonic_ns()
+        begun = self._monotonic()
         self._guarded(session.received, data)
-        taken = monotonic_ns() - begun
+        taken = self._monotonic() - begun
         turns = self._turns
         age = self.active - self._window
         if age > WINDOW:

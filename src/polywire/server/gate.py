@@ -53,7 +53,7 @@ class Gate:
         self.hub = hub
         self.loop = loop
         self.connections: set[Endpoint] = set()
-        self.turns = Work(loop.call_soon, eager=False, light=hub.work.light)
+        self.turns = Work(loop.call_soon, hub.monotonic, eager=False, light=hub.work.light)
         """What connections have sent that use more than their share of the loop."""
         self.emptied = asyncio.Event()
         self.journaling: Journaling | None = None
