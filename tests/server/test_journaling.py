@@ -249,6 +249,28 @@ def test_everybody_who_waits_is_refused_when_the_disk_fails_and_nothing_is_skipp
     run(work())
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_last_will_is_delivered_while_the_disk_fails_and_recorded_afterwards(tmp_path: Path, strict: bool) -> None:
+    async def work() -> None:
+        house = House(tmp_path, strict=strict)
+        will = Message("queue/q", b"farewell")
+        assert house.hub.leave_will(house.client, will, 10)
+        await house.settled()
+        house.log.break_down()
+        house.publish(b"x")
+        house.wait_for("me")
+        await house.heard("me failed")
+        house.hub.leave(house.client)
+        assert [message.body for message in house.hub.queue("q").contents()] == [b"x", b"farewell"]
+        house.log.mend()
+        await house.until(lambda: not house.journaling.failed)
+        await house.settled()
+        await house.journaling.close()
+        assert house.bodies() == [b"x", b"farewell"]
+
+    run(work())
+
+
 def test_a_strict_hub_takes_nothing_while_the_disk_fails(tmp_path: Path) -> None:
     async def work() -> None:
         house = House(tmp_path, strict=True)

@@ -282,7 +282,7 @@ class Hub:
         if message.retain and not must_retain and not self.retained.has_room(message):
             client.counters.drop(RETAINED_FULL)
             message = message.unretained()
-        refused = self.refusal(message, client, acknowledged=acknowledged)
+        refused = self.refusal(message, client, acknowledged=acknowledged, is_will=flags & WILL_FLAG != 0)
         if refused is None:
             if self.recorder is not None:
                 self.record(message, client, self.recorder, flags)
@@ -315,8 +315,8 @@ class Hub:
         if self.on_oversized is not None:
             self.on_oversized(client, size, limit, cut)
 
-    def refusal(self, message: Message, client: Client, *, acknowledged: bool) -> str | None:
-        """Why a message can't be taken, or None where it can."""
+    def refusal(self, message: Message, client: Client, *, acknowledged: bool, is_will: bool = False) -> str | None:
+        """Why a message can't be taken, or None where it can. A last will is in the journal already."""
         channel = message.channel
         if not client.grants.may_publish(channel):
             return FORBIDDEN
@@ -326,7 +326,7 @@ class Hub:
             return TOO_MANY_QUEUES
         if is_too_deep(channel):
             return TOO_DEEP
-        if self.recorder is not None and self.recorder.failed and (acknowledged or self.strict):
+        if self.recorder is not None and self.recorder.failed and (acknowledged or (self.strict and not is_will)):
             return UNAVAILABLE
         if is_queue(channel) and not self.queue(channel[len(QUEUE_PREFIX) :]).has_room(message):
             return QUEUE_FULL

@@ -2,7 +2,7 @@
 
 The hub and its sessions tell the recorder, which appends to the current ``Columns``; whoever writes the journal takes
 those away from time to time. While the journal can't be written (``failed``), rows of messages are not kept, as they
-would fill the memory; those that say what became of stored messages are, up to a bound.
+would fill the memory; those that say what became of stored messages are, up to a bound, and so are last wills.
 """
 
 from collections.abc import Callable
@@ -76,6 +76,7 @@ class Recorder:
         self._on_rows: Final = on_rows
         self._told = False
         self._together = False
+        self._kept = False  # rows that become safe together are kept though the journal fails
 
     def take(self) -> list[Columns]:
         """All rows there are, as closed columns; the next row begins new ones."""
@@ -114,6 +115,7 @@ class Recorder:
         if together and self.columns.octets() > BATCH_OCTETS:
             self.rotate()
         self._together = together
+        self._kept = together and self.pending() <= FAILED_OCTETS
 
     def part(self) -> None:
         """Let the next row begin a batch of its own, unless it is to be safe together with those before it."""
@@ -298,7 +300,7 @@ class Recorder:
         self._note(RELEASE, protocol, PERSISTENT_FLAG, 0, name, "", str(packet))
 
     def _message(self, kind: i64, message: Message, client: Client, flags: int, *, state: bool = False) -> int:
-        if self.failed:
+        if self.failed and not self._kept:
             self.unrecorded += 1
             return UNRECORDED
         return self._row(kind, message, client.protocol, client.number, client.name, flags, state=state)
@@ -390,7 +392,7 @@ class Recorder:
         body: bytes = b"",
     ) -> int:
         """A change of what is kept. It is recorded though the journal fails, as long as there is room."""
-        if self.failed and self.pending() > FAILED_OCTETS:
+        if self.failed and not self._kept and (self._together or self.pending() > FAILED_OCTETS):
             self.unrecorded += 1
             return UNRECORDED
         self._ready(len(body))
