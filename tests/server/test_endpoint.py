@@ -1,6 +1,8 @@
 """What an endpoint tells and does in time: pauses, silence, logins that end. No sockets."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -10,7 +12,8 @@ from polywire.hub.access import ANONYMOUS, Identity
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.peer import Limits, Login, Refusal
-from polywire.server.endpoint import Endpoint
+from polywire.hub.work import ALONE
+from polywire.server.endpoint import SLICE, Endpoint
 from polywire.server.gate import Gate
 from tests.hub.links import Clock
 
@@ -23,7 +26,14 @@ class HandLoop:
     def __init__(self, clock: Clock) -> None:
         self.time = lambda: clock.now
         self.call_later = clock.later
-        self.call_soon = list[object]().append
+        self.soon: list[Callable[[], None]] = []
+        self.call_soon = self.soon.append
+
+    def turn(self) -> None:
+        """Do what is due now."""
+        due, self.soon[:] = list(self.soon), []
+        for each in due:
+            each()
 
 
 class Transport:
@@ -70,9 +80,12 @@ class Talk:
         self.peer, self.client = peer, client
         self.told: list[object] = []
         self.is_busy = False
+        self.on_received: Callable[[], None] | None = None
 
     def received(self, data: Any) -> None:
         self.told.append(data)
+        if self.on_received is not None:
+            self.on_received()
 
     def lost(self) -> None:
         self.told.append("lost")
@@ -101,7 +114,8 @@ class Stand:
     def __init__(self) -> None:
         self.clock = Clock()
         self.clock.now = 1000.0
-        loop = cast("asyncio.AbstractEventLoop", HandLoop(self.clock))
+        self.loop = HandLoop(self.clock)
+        loop = cast("asyncio.AbstractEventLoop", self.loop)
         clock = self.clock.nanoseconds
         self.gate = Gate(Hub(loop.call_soon, loop.call_later, clock, ["umq"], monotonic=clock), loop)
         self.logins: list[Callable[[Identity | Refusal], None]] = []
@@ -167,6 +181,58 @@ def test_a_peer_that_is_not_read_is_not_silent(stand: Stand) -> None:
     assert talk.told == ["timed out"]
     assert stand.transport.closing
     assert talk.client.counters.faults == {"idle-time": 1}
+
+
+def test_who_has_used_the_turn_up_waits_for_the_next(stand: Stand) -> None:
+    endpoint, talk = stand.connect()
+    talk.on_received = lambda: stand.clock.advance(ALONE / SECOND)
+    endpoint.deliver(b"long")
+    for data in (b"waits", b"behind it"):
+        endpoint.deliver(data)
+    assert talk.told == [b"long"]
+    assert endpoint.is_held
+    other, calm = stand.connect()
+    other.deliver(b"not held")
+    assert calm.told == [b"not held"]
+    stand.loop.turn()
+    assert talk.told == [b"long", b"waits"]
+    stand.loop.turn()
+    stand.loop.turn()
+    assert talk.told == [b"long", b"waits", b"behind it"]
+    assert not endpoint.is_held
+
+
+def test_a_long_stream_is_handled_slice_by_slice_in_turns(stand: Stand) -> None:
+    ends = [stand.connect() for _ in range(2)]
+    order: list[str] = []
+    for name, (endpoint, talk) in zip("ab", ends, strict=True):
+        endpoint.is_stream = True
+
+        def note(name: str = name) -> None:
+            order.append(name)
+            stand.clock.advance(ALONE / SECOND)
+
+        talk.on_received = note
+        endpoint.deliver(bytes(3 * SLICE))
+    while not all(sum(map(len, talk.told)) == 3 * SLICE for _, talk in ends):  # type: ignore[arg-type] # all are bytes
+        stand.loop.turn()
+    assert order[:6] == ["a", "b", "a", "b", "a", "b"]
+
+
+def test_a_connection_that_has_ended_is_freed_at_once(stand: Stand) -> None:
+    endpoint = Endpoint(stand.gate, "umq", 0, lambda client, peer, _: Talk(client, peer), None)
+    endpoint.opened(cast("asyncio.Transport", stand.transport))
+    assert endpoint.client is not None
+    endpoint.client.outbox.on_room = endpoint.drain
+    freed = weakref.ref(endpoint)
+    endpoint.closed()
+    stand.clock.alarms.clear()  # as a loop does with those that were cancelled
+    gc.disable()
+    try:
+        del endpoint
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_a_login_that_ends_takes_its_connection_along(stand: Stand) -> None:

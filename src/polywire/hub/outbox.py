@@ -94,6 +94,9 @@ class Nowhere:
         """Nothing is written."""
 
 
+NOWHERE: Final = Nowhere()
+
+
 @final
 class Flusher:
     """The outboxes that have something to write in this turn.
@@ -140,7 +143,7 @@ class Outbox:
         replies: int = BLOCK,
         queues: int = BLOCK,
     ) -> None:
-        self._link: Final = link
+        self._link: Link = link
         self._flusher: Final = flusher
         self._cap: i64 = cap
         self._policy: i64 = policy
@@ -323,6 +326,10 @@ class Outbox:
         self._withdraw_notice()
         self._be_patient_no_more()
         self._relieve()
+        # No circle of references is left behind, so that all of a connection is freed at once.
+        self._link = NOWHERE
+        self.on_room = None
+        self.on_relief = None
 
     def _append(self, data: bytes | memoryview, length: i64) -> None:
         if length < JOIN_BELOW and isinstance(data, bytes):
