@@ -129,6 +129,8 @@ class Journaling:
                 self._commit()
             self._moved.clear()
             await self._moved.wait()
+        if self._pause is not None:
+            self._pause.cancel()
         sys.setswitchinterval(SWITCH_SECONDS)
         written = await self._loop.run_in_executor(None, self._committer.stop)
         if not written or self.recorder.pending() > 0:
