@@ -1,18 +1,26 @@
 """How connections end from the hub's side, on every protocol: going down, too slow, silent, login expired."""
 
+import asyncio
 import contextlib
+import gc
 import signal
 import ssl
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import jwt
 import pytest
+import uvloop
 
 from polywire.protocols import fmqp, micromsg, mqtt
 from polywire.protocols.fmqp.frames import LAST_WILL
 from polywire.protocols.micromsg import Error, Message
-from tests.hub_process import LISTEN, running_hub
+from polywire.server.config import load
+from polywire.server.endpoint import Endpoint
+from polywire.server.server import Server
+from tests.hub_process import LISTEN, HubProcess, running_hub
 from tests.protocols.sabc.wire import wire
 from tests.server.certificates import Authority
 from tests.server.subscribers import Heard, line_to, subscribe
@@ -262,3 +270,34 @@ def test_a_silent_tls_or_websocket_handshake_is_ended_as_well(tmp_path: Path) ->
         addresses = [encrypted.addresses["sabc"], encrypted.addresses["umq"], plain.addresses["umq"]]
         lines = [Plain(stack.enter_context(connected(address))) for address in addresses]
         assert [line.rest() for line in lines] == [b"", b"", b""]
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize("listener", SPOKEN)
+def test_all_of_a_connection_is_freed_when_it_ends(listener: str, encrypted: bool, tmp_path: Path) -> None:
+    config, trust = encrypting(tmp_path) if encrypted else (None, None)
+    sets = () if encrypted else tuple(f"listen.{key}={address}" for key, address in LISTEN.items())
+
+    def come_and_go(addresses: dict[str, str]) -> None:
+        with line_to(cast("HubProcess", SimpleNamespace(addresses=addresses)), listener, trust) as line:
+            subscribe(line, listener, "news")
+
+    async def serve() -> list[object]:
+        server = Server(load(config, [*sets, "journal.enabled=false"]))
+        await server.start()
+        try:
+            await asyncio.to_thread(come_and_go, server.ready())
+            while server.gate.connections:  # noqa: ASYNC110 - nothing tells when the last one has gone
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            return [each for each in gc.get_objects() if isinstance(each, Endpoint)]
+        finally:
+            await server.close()
+
+    gc.collect()
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            assert runner.run(asyncio.wait_for(serve(), 20)) == []
+    finally:
+        gc.enable()

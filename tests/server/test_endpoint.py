@@ -42,6 +42,7 @@ class Transport:
     def __init__(self) -> None:
         self.written = b""
         self.closing = False
+        self.ended = False
 
     def get_extra_info(self, name: str) -> object:
         return ("192.0.2.1", 5000) if name == "peername" else None
@@ -59,7 +60,15 @@ class Transport:
         self.written += data
 
     def writelines(self, chunks: list[bytes]) -> None:
+        if self.ended:
+            raise RuntimeError("nothing can be written behind the end")
         self.written += b"".join(chunks)
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.ended = True
 
     def pause_reading(self) -> None:
         """Nothing comes anyway."""
@@ -149,6 +158,32 @@ def stand() -> Iterator[Stand]:
     stand = Stand()
     yield stand
     stand.gate.close()
+
+
+def test_nothing_is_written_behind_the_last_words(stand: Stand) -> None:
+    endpoint, _ = stand.connect()
+    endpoint.outbox.put(b"a")
+    endpoint.linger(b"the end")
+    endpoint.outbox.put(b"b")  # a message of a topic, say: the peer has not hung up yet
+    stand.loop.turn()
+    assert stand.transport.written == b"athe end"
+    assert not stand.transport.closing
+
+
+def test_an_outbox_that_cannot_be_written_ends_its_connection_and_no_other(
+    stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, _ = stand.connect()
+    stand.transport.ended = True
+    first, stand.transport = stand.transport, Transport()
+    good, _ = stand.connect()
+    bad.outbox.put(b"a")
+    good.outbox.put(b"b")
+    stand.loop.turn()
+    assert first.closing
+    assert stand.transport.written == b"b"
+    assert not stand.transport.closing
+    assert "writing failed, its connection is closed" in caplog.text
 
 
 def test_the_time_a_peer_is_not_read_is_told(stand: Stand) -> None:

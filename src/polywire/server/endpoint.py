@@ -402,13 +402,21 @@ class Endpoint:
         self._cancel_handshake()
 
     def send(self, chunks: list[bytes | memoryview]) -> None:
-        """Write what the outbox collected."""
+        """Write what the outbox collected, unless the last words have been said.
+
+        Outboxes are flushed one behind the other: whatever one fails with ends its connection, and no other.
+        """
         transport = self._transport
-        if transport is not None and not transport.is_closing():
-            if self.client is not None:
-                self.client.counters.octets_out += sum(map(len, chunks))
-            self.active = self._gate.loop.time()
+        if transport is None or self._closing or transport.is_closing():
+            return
+        if self.client is not None:
+            self.client.counters.octets_out += sum(map(len, chunks))
+        self.active = self._gate.loop.time()
+        try:
             transport.writelines(chunks if self._wrap is None else self._wrap(chunks))
+        except Exception:
+            log.exception("%s: writing failed, its connection is closed", self.client)
+            self._failed()
 
     def pause_reading(self) -> None:
         """Leave the peer's octets where they are."""
@@ -535,11 +543,15 @@ class Endpoint:
             act(*arguments)
         except Exception:
             log.exception("%s: a session failed, its connection is closed", self.client)
-            self.broke(INTERNAL_ERROR)
-            self.abort()
+            self._failed()
         finally:
             flusher.source = None
             flusher.is_busy = False
+
+    def _failed(self) -> None:
+        """Hang up because of a fault of the hub's own."""
+        self.broke(INTERNAL_ERROR)
+        self.abort()
 
     def _cancel_handshake(self) -> None:
         if self._handshake is not None:

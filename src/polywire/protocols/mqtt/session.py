@@ -385,6 +385,10 @@ class MqttSession:
         self._hub.leave(self._client)
         if state is not None and state.stored:
             self._hub.work.start(self._client.number, _Parted(self._sessions, state))
+        # No circle of references is left behind, so that all of a connection is freed at once.
+        self._incoming = None
+        self._outgoing = None
+        self._subscriptions = None
 
     def _acknowledged(self, frame: Puback | Pubrec | Pubcomp) -> None:
         outgoing = self._outgoing

@@ -19,7 +19,7 @@ class Answers:
     def __init__(self, hub: Hub, line: Line, written: Callable[[], None]) -> None:
         self._hub: Final = hub
         self._line: Final = line
-        self._written: Final = written
+        self._written: Callable[[], None] | None = written
         self._due: Final[list[tuple[str, bytes]]] = []  # by msg-id
         self._first = 0  # those before it have been written; most often all have, and an empty list is small
 
@@ -38,28 +38,36 @@ class Answers:
         self._line.client.counters.drop(counted)
         self._line.error(code, reason, whole.msg_id)
 
-    def clear(self) -> None:
-        """Nobody is there to be answered any more."""
-        self._due.clear()
-        self._first = 0
+    def end(self) -> None:
+        """Nobody is there to be answered, or told, any more."""
+        self._clear()
+        self._written = None
 
     def _safe(self) -> None:
         if self._due:
             self._line.write(self._next()[1])
-            self._written()
+            self._tell()
 
     def _failed(self) -> None:
         if self._due:
             self._line.client.counters.drop(UNAVAILABLE)
             self._line.error(errors.DRAINING, UNWRITABLE, self._next()[0])
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._written is not None:
             self._written()
+
+    def _clear(self) -> None:
+        self._due.clear()
+        self._first = 0
 
     def _next(self) -> tuple[str, bytes]:
         """The oldest answer that is due."""
         answer = self._due[self._first]
         self._first += 1
         if self._first == len(self._due):
-            self.clear()
+            self._clear()
         elif self._first >= KEPT:
             del self._due[: self._first]
             self._first = 0

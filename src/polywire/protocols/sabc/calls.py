@@ -20,7 +20,7 @@ class SabcCaller(Caller):
         self.connection = line.client
         self._services: Final = services
         self._line: Final = line
-        self._ended: Final = ended
+        self._ended: Callable[[], None] | None = ended
         self._waiting: Final[dict[Call, str]] = {}
         self._silent: Final[set[Call]] = set()
         self._truncated: Final[set[Call]] = set()
@@ -60,7 +60,7 @@ class SabcCaller(Caller):
             self._silent.discard(call)
         elif msg_id is not None:
             self._line.answer(msg_id, message, truncated=truncated)
-        self._ended()
+        self._tell()
 
     def fail(self, call: Call, error: CallError) -> None:
         """Write an ERROR with the msg-id of the call."""
@@ -69,15 +69,20 @@ class SabcCaller(Caller):
         self._truncated.discard(call)
         if msg_id is not None:
             self._line.call_failed(error, msg_id)
-        self._ended()
+        self._tell()
 
     def gone(self) -> None:
-        """The client has gone: its calls are cancelled."""
+        """The client has gone: its calls are cancelled, and nobody is told any more."""
         if self._waiting:
             self._services.caller_gone(self)
             self._waiting.clear()
             self._silent.clear()
             self._truncated.clear()
+        self._ended = None
+
+    def _tell(self) -> None:
+        if self._ended is not None:
+            self._ended()
 
 
 @final

@@ -95,7 +95,7 @@ class SabcSession:
         self._open = False
         self._held = None
         self._client.outbox.on_room = None
-        self._answers.clear()
+        self._answers.end()
         self._queues.end(leaving=False)
         self._provider.gone()
         self._caller.gone()
