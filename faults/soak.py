@@ -27,9 +27,10 @@ from tests.interop.speakers import CALLING, PROTOCOLS, speak
 
 THREADS = 6
 NAMES = 200
-"""Different topics, sessions and services."""
+"""Different topics and services."""
 
 QUEUES = 20
+SESSIONS = 20
 """Fewer, since each of them has to be full before the memory can be flat."""
 
 SAMPLE_SECONDS = 10.0
@@ -131,7 +132,7 @@ class Churn:
         wire = StreamWire(self._hub.addresses["mqtt"])
         with contextlib.closing(wire):
             clean = chance.random() < 0.3
-            wire.send(encode(Connect(f"kept-{chance.randrange(NAMES)}", clean, 0)))
+            wire.send(encode(Connect(f"kept-{chance.randrange(SESSIONS)}", clean, 0)))
             wire.receive()
             wire.send(encode(Subscribe(1, ((self._topic(chance), chance.randint(0, 2)),))))
             wire.receive()
