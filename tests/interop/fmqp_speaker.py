@@ -1,6 +1,8 @@
 """A blocking FMQP client for tests, on the codec."""
 
 import contextlib
+import itertools
+import os
 from collections.abc import Mapping
 
 from polywire.protocols.fmqp import Decoder, Publication, Subscription, encode
@@ -8,7 +10,8 @@ from polywire.protocols.fmqp.frames import CACHE
 from polywire.protocols.frame import Frame
 from tests.interop.speaker import CannotSayError, HeaderValue, Heard, HungUpError, Speaker, Wire
 
-MARKERS = "fmqp-speaker"
+MARKERS = itertools.cycle(f"fmqp-speaker/{os.getpid()}/{number}" for number in range(256))
+"""Topics that no other speaker has now. They come again: a hub remembers topics that were in use."""
 
 
 class Fmqp(Speaker):
@@ -24,7 +27,7 @@ class Fmqp(Speaker):
         if user or password:
             raise CannotSayError("FMQP has no logins; the certificate or the listener is who a client is")
         self._decoder = Decoder()
-        self._marker = f"{MARKERS}/{id(self)}" if marks else ""
+        self._marker = next(MARKERS) if marks else ""
         if marks:
             self._send(Subscription(self._marker))
             self._settled()

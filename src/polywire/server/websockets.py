@@ -98,6 +98,7 @@ class Paths:
         opening = ServerProtocol(select_subprotocol=subprotocol, logger=quiet)
         opening.receive_data(head)
         events = opening.events_received()
+        opening.parser.close()  # it and the rest have each other
         if not events:  # not HTTP, or a line of it is too long
             return None, b"".join(opening.data_to_send()) or refusal(400, "this request does not open a WebSocket")
         request = cast("Request", events[0])

@@ -108,6 +108,7 @@ class TopicRequests:
     def answer(self, caller: TopicCall, response: Response) -> None:
         """The call is over: publish its Response."""
         number = caller.correlation_id
+        caller.call = None  # each has the other
         del self._open[number]
         left = self._by_client[caller.client] - 1
         if left:
