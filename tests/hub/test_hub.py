@@ -536,11 +536,15 @@ def test_a_client_with_many_subscriptions_is_regranted_in_steps(site: Site) -> N
     client, publisher = site.client(), site.client()
     recorders = [site.subscribe(client, f"a/{number}") for number in range(MANY)]
     rules = AccessRules([AccessRule(["subscribe"], ["b"])])
+    left: list[int] = []
+    site.hub.on_regranted = lambda: left.append(len(site.hub.table))
     site.hub.regrant(client, rules.grants(Identity(), "one"))
     assert site.hub.busy(client)
     assert len(site.hub.table) > 0
+    assert left == []
     turns(site)
     assert len(site.hub.table) == 0
+    assert left == [0]
     site.hub.regrant(client, EVERYTHING)
     turns(site)
     site.hub.publish(Message("a/7", b"x"), publisher)

@@ -135,6 +135,26 @@ def test_a_user_who_is_deleted_is_disconnected_and_others_stay(site: Site, hub: 
         hub.wait_for_log("its login was revoked by a reload")
 
 
+def test_a_reload_is_reported_when_it_holds_for_all_that_a_client_has(site: Site, hub: HubProcess) -> None:
+    topics = tuple((f"news/{number}", 0) for number in range(3000))
+    with contextlib.closing(socket.create_connection(("127.0.0.1", hub.port("mqtt")), timeout=20)) as worker:
+        worker.sendall(mqtt.encode(mqtt.Connect("", True, 0, None, "worker", b"worker's secret")))
+        worker.sendall(mqtt.encode(mqtt.Subscribe(1, (*topics, ("end", 0)))))
+        decoder = mqtt.Decoder(role="client")
+        frames: list[object] = []
+        while not any(isinstance(each, mqtt.Suback) for each in frames):
+            frames += decoder.feed(worker.recv(65536))
+        with login(hub, "mqtt", "boss") as boss:
+            site.reload(hub, DENIED.replace('"news"', '"news/*"'))
+            for number in (0, 1500, 2999):
+                boss.publish(f"news/{number}", b"denied")
+            boss.publish("end", b"")
+            frames.clear()
+            while not frames:
+                frames += decoder.feed(worker.recv(65536))
+    assert frames == [mqtt.Publish("end", b"")]
+
+
 def stored_session(hub: HubProcess, *, clean: bool = False) -> "tuple[socket.socket, list[mqtt.Publish]]":
     """The worker's session, with what was kept for it; a new one has subscribed to news and weather."""
     connection = socket.create_connection(("127.0.0.1", hub.port("mqtt")), timeout=20)

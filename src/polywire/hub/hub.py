@@ -127,6 +127,8 @@ class Hub:
         self.names_size = 0  # of all clients, and of the queues
         self.wills_size = 0
         self.draining = False
+        self.regranting = 0  # clients whose new rights are not yet applied to all they have
+        self.on_regranted: Callable[[], None] | None = None  # told when there is none any more
         self.on_presence: list[Callable[[int], None]] = []
         self.on_signal: Callable[[str], None] | None = None
         self.on_warning: Callable[[str, str], None] | None = None
@@ -632,7 +634,14 @@ class Hub:
         """
         client.grants = grants
         if client.subscriptions or client.watchers or client.consumers:
+            self.regranting += 1
             self.work.start(client.number, _Regranting(self, client), PROMPT)
+
+    def regranted(self) -> None:
+        """One client less whose rights have changed and are to be applied to what it has."""
+        self.regranting -= 1
+        if self.regranting == 0 and self.on_regranted is not None:
+            self.on_regranted()
 
     def regrant_one(self, client: Client, what: object) -> None:
         """Suspend one of a client's subscriptions, watchers and consumers, or let it go on, as its rights say."""
@@ -847,6 +856,7 @@ class _Regranting(Job):
         if self._left and not client.leaving:
             self._hub.regrant_one(client, self._left.pop())
             return MORE
+        self._hub.regranted()
         return DONE
 
 

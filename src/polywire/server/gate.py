@@ -68,6 +68,8 @@ class Gate:
         self._waiting = 0
         self._listener_users: dict[str, str] = {}
         self._renewal: Renewal | None = None
+        self._on_renewed: list[Callable[[], None]] = []
+        hub.on_regranted = self._check_renewed
         self._full = Seldom(log, loop.time)
         self._unfinished = Seldom(log, loop.time)
         self._failed = SeldomEach(log, loop.time)
@@ -130,6 +132,23 @@ class Gate:
             self._renewal.stopped = True
         self._renewal = Renewal(self)
         self.hub.work.start(RENEWAL, self._renewal, PROMPT)
+
+    def when_renewed(self, call: Callable[[], None]) -> None:
+        """Call this once the rights of today hold for everybody: now, or when the steps of the reload are done."""
+        self._on_renewed.append(call)
+        self._check_renewed()
+
+    def renewed(self, renewal: "Renewal") -> None:
+        """A reload has looked at everybody."""
+        if self._renewal is renewal:
+            self._renewal = None
+            self._check_renewed()
+
+    def _check_renewed(self) -> None:
+        if self._renewal is None and self.hub.regranting == 0:
+            calls, self._on_renewed = self._on_renewed, []
+            for call in calls:
+                call()
 
     @property
     def has_logins(self) -> bool:
@@ -329,6 +348,7 @@ class Renewal(Job):
         if self._services:
             hub.services.regrant_one(self._services.pop())
             return MORE
+        self._gate.renewed(self)
         return DONE
 
 

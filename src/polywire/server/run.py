@@ -123,19 +123,25 @@ class _About:
 
     def reload(self) -> None:
         """SIGHUP: take over the configuration as it is now."""
-        self._reloads += 1
-        problem, left = "", list[str]()
         try:
             left = self._server.reload()
         except PolywireError as error:
-            problem = str(error)
             log.error("reload failed, nothing has changed: %s", error)  # noqa: TRY400 - the message says it all
+            self._report(str(error))
         else:
             logs.set_up(self._server.loaded.config.log)
-            log.info("configuration reloaded")
-            for section in left:
-                log.warning("[%s] has changed, which takes effect at the next start", section)
-        done = runtime.Reload(self._reloads, time.time(), problem, tuple(left))
+            self._server.gate.when_renewed(lambda: self._reloaded(left))
+
+    def _reloaded(self, left: list[str]) -> None:
+        """The new configuration is in effect, its rules for every client."""
+        log.info("configuration reloaded")
+        for section in left:
+            log.warning("[%s] has changed, which takes effect at the next start", section)
+        self._report(left=tuple(left))
+
+    def _report(self, problem: str = "", left: tuple[str, ...] = ()) -> None:
+        self._reloads += 1
+        done = runtime.Reload(self._reloads, time.time(), problem, left)
         self.tell(reload=done, drain_time=self._server.loaded.config.limits.drain_time)
 
     def tell(self, **changes: object) -> None:
