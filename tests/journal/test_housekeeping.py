@@ -179,6 +179,34 @@ def test_rows_that_later_ones_refer_to_are_kept_until_both_snapshots_know_those(
     assert keeping.round().deleted == [name(first, "arrow") for first in (10, 20, 30, 40)]
 
 
+def test_holds_are_joined_where_there_are_many_and_protect_what_they_did(log: Log) -> None:
+    for _ in range(4):
+        roll(log)
+    keeping = Housekeeping(log.path, KEEP_ONE, compact=False)
+    open_one = keeping.hold(30)
+    for _ in range(10 * housekeeping.MOST_HOLDS):
+        keeping.hold(10, 45)
+    assert len(keeping._holds) <= housekeeping.MOST_HOLDS
+    assert keeping.round().deleted == [name(0, "arrow")]
+    roll(log)
+    roll(log)
+    assert keeping.round().deleted == [name(10, "arrow"), name(20, "arrow")]
+    open_one.end = 45
+    assert keeping.round().deleted == [name(30, "arrow"), name(40, "arrow")]
+
+
+def test_a_process_that_gets_no_time_is_begun_again_and_takes_its_share(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roll(log)
+    roll(log)
+    monkeypatch.setattr(housekeeping, "MODEST_SECONDS", 0.0)
+    keeping = Housekeeping(log.path, KeepLimits())
+    done = keeping.round()
+    assert [each.name for each in done.compacted] == [name(0, "parquet"), name(10, "parquet")]
+    assert done.failures == []
+
+
 def test_a_reader_whose_file_is_damaged_keeps_everything(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(4):
         roll(log)

@@ -43,6 +43,8 @@ CHUNK_ROWS: Final = 8 * 1024
 """Batches are joined up to about so many rows before they are written: a quiet hub's are tiny, and each costs."""
 
 NICE: Final = 19
+NICE_IN_A_HURRY: Final = 5
+HURRY: Final = "--hurry"
 PART_SUFFIX: Final = ".part"
 DAMAGED: Final = 3
 """How the process ends where the segment has damage, so that trying again is of no use."""
@@ -227,8 +229,15 @@ def main() -> int:
 
 
 def begin_work() -> None:
-    """Be a process that works for a hub: only while nobody else wants the processor, and no longer than the hub."""
-    _be_modest()
+    """Be a process that works for a hub, and ends with it.
+
+    It works only while nobody else wants the processor, unless ``HURRY`` is the last argument.
+    """
+    if sys.argv[-1] == HURRY:
+        sys.argv.pop()
+        os.nice(NICE_IN_A_HURRY)
+    else:
+        _be_modest()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from polywire.journal.compaction import DAMAGED, PART_SUFFIX, Compacted, compactable, remove_original
+from polywire.journal.compaction import DAMAGED, HURRY, PART_SUFFIX, Compacted, compactable, remove_original
 from polywire.journal.errors import JournalError
 from polywire.journal.reader import Journal, Segment, open_journal
 from polywire.journal.readers import NamedReaders
@@ -34,6 +34,16 @@ LOCK_NAME: Final = "housekeeping.lock"
 
 PERIOD: Final = 600.0
 """Seconds after which age is looked at again, where nothing else happens."""
+
+MODEST_SECONDS: Final = 30.0
+"""How long a process may take that works only while nobody else wants the processor. Then it is begun again as one that
+takes its share: on a machine that is always busy the journal would grow without end."""
+
+HURRY_SECONDS: Final = 300.0
+"""For how long after that others do so from their start."""
+
+MOST_HOLDS: Final = 1000
+"""Holds beyond this number are joined, so that they protect a little more than they have to."""
 
 STATES_KEPT: Final = 2
 """Snapshots of the hub's state that are kept: with the older one it starts even if the newer one is damaged."""
@@ -79,6 +89,14 @@ class Hold:
     end: int | None = None
 
 
+def joined(holds: list[Hold]) -> list[Hold]:
+    """About half as many that protect the same rows: those that have ended, two by two. The others change yet."""
+    ended = [hold for hold in holds if hold.end is not None]
+    pairs = [ended[at : at + 2] for at in range(0, len(ended), 2)]
+    both = [Hold(min(each.first for each in pair), max(each.end or 0 for each in pair)) for pair in pairs]
+    return [*(hold for hold in holds if hold.end is None), *both]
+
+
 class Housekeeping:
     """The housekeeping of the journal in ``folder``. ``start`` it, tell it of each new segment, ``stop`` it.
 
@@ -107,6 +125,8 @@ class Housekeeping:
         self._told = ""
         self._journal: Journal | None = None
         self._holds: list[Hold] = []
+        self._holding = threading.Lock()
+        self._hurry_until = 0.0
 
     def start(self) -> None:
         """Begin, with a first round at once: the last hub may have been killed in the middle of one."""
@@ -130,7 +150,10 @@ class Housekeeping:
         not be deleted before. From any thread; it never waits.
         """
         hold = Hold(first, end)
-        self._holds.append(hold)
+        with self._holding:
+            if len(self._holds) >= MOST_HOLDS:
+                self._holds = joined(self._holds)
+            self._holds.append(hold)
         return hold
 
     def need_snapshot(self, offset: int) -> None:
@@ -253,6 +276,16 @@ class Housekeeping:
 
     def _run_apart(self, *words: str) -> dict[str, Any] | str:
         """Run a module with arguments in a process of its own. Its answer, or what went wrong."""
+        hurry = time.monotonic() < self._hurry_until
+        if not hurry:
+            try:
+                return self._attempt(*words, seconds=MODEST_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._hurry_until = time.monotonic() + HURRY_SECONDS
+        return self._attempt(*words, HURRY)
+
+    def _attempt(self, *words: str, seconds: float | None = None) -> dict[str, Any] | str:
+        """Run it, for so long at most. ``TimeoutExpired`` where it took longer, and has been ended."""
         command = [sys.executable, "-c", _WORK, *words]
         ours, theirs = os.pipe()
         try:
@@ -267,7 +300,12 @@ class Housekeeping:
                     text=True,
                     start_new_session=True,  # Ctrl-C is for the hub, which drains first
                 )
-            answer, said = process.communicate()
+            try:
+                answer, said = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                raise
         finally:
             os.close(ours)
             os.close(theirs)
@@ -323,10 +361,9 @@ class Housekeeping:
     def _needed_from(self) -> int:
         """From where on rows are needed, to start the hub or to write its state down the next time."""
         offset = state_offset(self._folder)
-        for hold in list(self._holds):
-            if hold.end is not None and hold.end <= offset:
-                self._holds.remove(hold)
-        return min([offset, *(hold.first for hold in self._holds)])
+        with self._holding:
+            self._holds = [hold for hold in self._holds if hold.end is None or hold.end > offset]
+            return min([offset, *(hold.first for hold in self._holds)])
 
     def _now(self, segments: list[Segment]) -> datetime:
         """The time that rows' ages are measured by."""
