@@ -202,20 +202,30 @@ class _Apart:
             os.close(each)
         self.pid = int.from_bytes(os.read(self._status, 4), "big")
         self.returncode = -signal.SIGKILL
+        self._open = [self._output, self._errors]
+        self._said = {self._output: b"", self._errors: b""}
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
-    def communicate(self) -> tuple[str, str]:
-        said = []
-        for descriptor in (self._output, self._errors):
-            with os.fdopen(descriptor, encoding="utf-8") as stream:
-                said.append(stream.read())
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._open:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select(self._open, [], [], left)
+            if not ready:
+                raise subprocess.TimeoutExpired("polywire", timeout or 0)
+            for descriptor in ready:
+                if data := os.read(descriptor, 65536):
+                    self._said[descriptor] += data
+                else:
+                    os.close(descriptor)
+                    self._open.remove(descriptor)
         if code := os.read(self._status, 1):
             self.returncode = code[0]
         os.close(self._status)
-        return said[0], said[1]
+        return self._said[self._output].decode(), self._said[self._errors].decode()
 
 
 class _Forks:
@@ -315,7 +325,9 @@ def main() -> None:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     housekeeping = importlib.import_module("polywire.journal.housekeeping")
-    vars(housekeeping)["subprocess"] = SimpleNamespace(PIPE=subprocess.PIPE, Popen=_Apart)
+    vars(housekeeping)["subprocess"] = SimpleNamespace(
+        PIPE=subprocess.PIPE, Popen=_Apart, TimeoutExpired=subprocess.TimeoutExpired
+    )
     vars(importlib.import_module("polywire.journal.compaction"))["_be_modest"] = lambda: None
     gc.collect()
     gc.freeze()
