@@ -39,7 +39,7 @@ FLAT = 0.05
 """How much the memory may grow after the warm-up."""
 
 SETTINGS = (
-    *("journal.segment_size=1 MiB", "journal.keep_size=16 MiB", "limits.call_time=2"),
+    *("journal.segment_size=1 MiB", "journal.keep_size=4 MiB", "limits.call_time=2"),
     *("limits.offline_messages=20", "limits.queue_messages=50"),
 )
 """With these, everything that may be kept is full after a minute or two."""

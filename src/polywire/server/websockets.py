@@ -98,14 +98,13 @@ class Paths:
         opening = ServerProtocol(select_subprotocol=subprotocol, logger=quiet)
         opening.receive_data(head)
         events = opening.events_received()
-        opening.parser.close()  # it and the rest have each other
         if not events:  # not HTTP, or a line of it is too long
-            return None, b"".join(opening.data_to_send()) or refusal(400, "this request does not open a WebSocket")
+            return None, _last_words(opening) or refusal(400, "this request does not open a WebSocket")
         request = cast("Request", events[0])
         path = self._paths.get(request.path.partition("?")[0])
         response = self._response(opening, request, path, peer)
         opening.send_response(response)
-        return path if response.status_code == 101 else None, b"".join(opening.data_to_send())
+        return path if response.status_code == 101 else None, _last_words(opening)
 
     def _response(self, opening: ServerProtocol, request: Request, path: WebSocketPath | None, peer: str) -> Response:
         name = request.path.partition("?")[0]
@@ -138,7 +137,14 @@ def refusal(status: int, words: str) -> bytes:
     """The response to what is not a request for a WebSocket."""
     opening = ServerProtocol(logger=quiet)
     opening.send_response(opening.reject(status, f"{words}\n"))
-    return b"".join(opening.data_to_send())
+    return _last_words(opening)
+
+
+def _last_words(opening: ServerProtocol) -> bytes:
+    """What a handshake says. Much of what it has leads back to it, and without that it is freed at once."""
+    said = b"".join(opening.data_to_send())
+    vars(opening).clear()
+    return said
 
 
 class WebSocketProtocol(asyncio.Protocol):
