@@ -110,6 +110,7 @@ HOT_MODULES = (
     "polywire.protocols.micromsg.places",
     "polywire.protocols.micromsg.subscribing",
     "polywire.protocols.micromsg.session",
+    "polywire.server.endpoint",
 )
 
 

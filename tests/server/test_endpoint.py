@@ -255,11 +255,15 @@ def test_a_long_stream_is_handled_slice_by_slice_in_turns(stand: Stand) -> None:
 
 
 def test_a_connection_that_has_ended_is_freed_at_once(stand: Stand) -> None:
-    endpoint = Endpoint(stand.gate, "umq", 0, lambda client, peer, _: Talk(client, peer), None)
+    def make(client: Client, peer: Endpoint, _: Limits) -> Talk:
+        return Talk(client, peer)
+
+    endpoint = Endpoint(stand.gate, "umq", 0, make, None)
     endpoint.opened(cast("asyncio.Transport", stand.transport))
     assert endpoint.client is not None
     endpoint.client.outbox.on_room = endpoint.drain
-    freed = weakref.ref(endpoint)
+    freed = weakref.ref(make)  # which only the endpoint has, and that is a native object without weak references
+    del make
     endpoint.closed()
     stand.clock.alarms.clear()  # as a loop does with those that were cancelled
     gc.disable()

@@ -1,11 +1,11 @@
-"""What a session may ask of its connection, and the limits it holds its peer to.
+"""What a session and its connection may ask of each other, and the limits a session holds its peer to.
 
 The server implements ``Peer``; sessions see nothing else of it. Everything here is answered in the hub's own thread.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from polywire.hub.access import Identity
 
@@ -86,3 +86,55 @@ class Peer(Protocol):
 
     def abort(self) -> None:
         """Hang up at once."""
+
+
+class Session(Protocol):
+    """The hub's side of one connection, in one protocol."""
+
+    def received(self, data: Any, /) -> None:
+        """The peer has sent this: octets of a stream, or one message of a WebSocket, which may be a text."""
+
+    def lost(self) -> None:
+        """The connection has ended."""
+
+    def drain(self) -> None:
+        """The hub is going down: refuse new work in the protocol's own words, finish what was accepted.
+
+        Who is in stays, whatever there is to do; who has not finished the handshake may be sent away.
+        """
+
+    def busy(self) -> bool:
+        """Whether something accepted is still to be answered or acknowledged, by either side."""
+
+    def goodbye(self, *, expired: bool = False) -> None:
+        """Say the protocol's last words, then ``Peer.close``. ``expired``: because the login has ended."""
+
+    def timed_out(self) -> None:
+        """The time for the handshake, or for being silent, is over: the protocol's words, then ``Peer.close``."""
+
+
+@runtime_checkable
+class SaysTooBig(Protocol):
+    """A session that has words for a message too big to be read."""
+
+    def too_big(self) -> None:
+        """Put them into the outbox; the transport closes the connection."""
+
+
+@runtime_checkable
+class HoldsUnfinished(Protocol):
+    """A session that may hold parts of messages until the rest has arrived."""
+
+    def pending(self) -> int:
+        """How many bytes it holds. Asked for after each read, so it must be quick."""
+
+    def no_room(self, reason: str) -> None:
+        """There is no room for them: put the protocol's words into the outbox. The connection is closed then."""
+
+
+@runtime_checkable
+class GoesOn(Protocol):
+    """A session that keeps what is behind a large request until that is done."""
+
+    def go_on(self) -> None:
+        """It is done."""

@@ -13,109 +13,58 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Final, final
 
 from polywire.hub.access import Identity
 from polywire.hub.client import Client
 from polywire.hub.outbox import Outbox
-from polywire.hub.peer import Limits, Login, Refusal
+from polywire.hub.peer import GoesOn, HoldsUnfinished, Limits, Login, Refusal, SaysTooBig, Session
 from polywire.hub.work import DONE, TURN, Turns
 from polywire.server.gate import Gate
 
-HIGH_WATER = 256 * 1024
+HIGH_WATER: Final = 256 * 1024
 """How many octets a transport may hold before the outbox keeps the rest."""
 
-CLOSE_TIME = 2.0
+CLOSE_TIME: Final = 2.0
 """Seconds a peer has to take its last octets once its connection is being closed."""
 
-SMALL = 4 * 1024
+SMALL: Final = 4 * 1024
 """Bytes of unfinished messages of one connection that are not counted."""
-SLICE = 1024
-LEAST_SLICE = 256
-UNFINISHED_SLICE = 32 * 1024
-MOST_SLICE = 256 * 1024
+SLICE: Final = 1024
+LEAST_SLICE: Final = 256
+UNFINISHED_SLICE: Final = 32 * 1024
+MOST_SLICE: Final = 256 * 1024
 """Bytes of a stream that are handled at once: at first, at least and at most, by the time they take."""
 
-LONG = 1_000_000
-SHORT = 500_000
+LONG: Final = 1_000_000
+SHORT: Final = 500_000
 """A slice that took more nanoseconds than ``LONG`` makes the next one smaller, fewer than ``SHORT`` make it larger."""
 
-PATIENCE = 8
+PATIENCE: Final = 8
 """While only busy connections are there, a slice may take so many times as long."""
 
-SHARE = 1_000_000
-WINDOW = 0.05
+SHARE: Final = 1_000_000
+WINDOW: Final = 0.05
 """A connection that has taken so many nanoseconds, within so many seconds, is busy: it waits for its turn."""
 
-LONG_READ = 250_000
+LONG_READ: Final = 250_000
 """Nanoseconds that a single read may take before the rest of it waits for its turn: of those who just came, too."""
 
-EXPIRED = "login-expired"
-REVOKED = "login-revoked"
-HANDSHAKE_TIME = "handshake-time"
-IDLE_TIME = "idle-time"
-INTERNAL_ERROR = "internal-error"
-UNFINISHED_SIZE = "unfinished-size"
+EXPIRED: Final = "login-expired"
+REVOKED: Final = "login-revoked"
+HANDSHAKE_TIME: Final = "handshake-time"
+IDLE_TIME: Final = "idle-time"
+INTERNAL_ERROR: Final = "internal-error"
+UNFINISHED_SIZE: Final = "unfinished-size"
 
 log = logging.getLogger("polywire.server")
-
-
-class Session(Protocol):
-    """The hub's side of one connection, in one protocol."""
-
-    def received(self, data: Any, /) -> None:
-        """The peer has sent this: octets of a stream, or one message of a WebSocket, which may be a text."""
-
-    def lost(self) -> None:
-        """The connection has ended."""
-
-    def drain(self) -> None:
-        """The hub is going down: refuse new work in the protocol's own words, finish what was accepted.
-
-        Who is in stays, whatever there is to do; who has not finished the handshake may be sent away.
-        """
-
-    def busy(self) -> bool:
-        """Whether something accepted is still to be answered or acknowledged, by either side."""
-
-    def goodbye(self, *, expired: bool = False) -> None:
-        """Say the protocol's last words, then ``Peer.close``. ``expired``: because the login has ended."""
-
-    def timed_out(self) -> None:
-        """The time for the handshake, or for being silent, is over: the protocol's words, then ``Peer.close``."""
-
-
-@runtime_checkable
-class SaysTooBig(Protocol):
-    """A session that has words for a message too big to be read."""
-
-    def too_big(self) -> None:
-        """Put them into the outbox; the transport closes the connection."""
-
-
-@runtime_checkable
-class HoldsUnfinished(Protocol):
-    """A session that may hold parts of messages until the rest has arrived."""
-
-    def pending(self) -> int:
-        """How many bytes it holds. Asked for after each read, so it must be quick."""
-
-    def no_room(self, reason: str) -> None:
-        """There is no room for them: put the protocol's words into the outbox. The connection is closed then."""
-
-
-@runtime_checkable
-class GoesOn(Protocol):
-    """A session that keeps what is behind a large request until that is done."""
-
-    def go_on(self) -> None:
-        """It is done."""
 
 
 MakeSession = Callable[[Client, "Endpoint", Limits], Session]
 Wrap = Callable[[list[bytes | memoryview]], list[bytes | memoryview]]
 
 
+@final
 class Endpoint:
     """A session, its client and its outbox on one transport. ``wrap`` frames what is written, where that is needed."""
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
-from polywire.hub.peer import Limits
+from polywire.hub.peer import Limits, Session
 from polywire.protocols.fmqp.session import FmqpSession
 from polywire.protocols.micromsg.session import MicromsgSession
 from polywire.protocols.mqtt.session import MqttSession
 from polywire.protocols.sabc.session import SabcSession
 from polywire.protocols.umq.session import UmqSession
-from polywire.server.endpoint import Endpoint, MakeSession, Session, Wrap
+from polywire.server.endpoint import Endpoint, MakeSession, Wrap
 from polywire.server.websockets import as_one_message
 
 
