@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import Connack, Connect, Decoder, Puback, Publish, Will, encode
 from polywire.server.ingest import SCHEMA
+from polywire.wire.frame import Frame
 from tests.faults.kept_session import KeptSession, Link
 from tests.interop.speaker import CannotSayError, HungUpError, RefusedError, Speaker, StreamWire
 from tests.interop.speakers import speak

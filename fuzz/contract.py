@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from polywire.errors import RemoteProtocolError
-from polywire.protocols.frame import Discarded, Frame
+from polywire.wire.frame import Discarded, Frame
 
 
 class StreamDecoder(Protocol):

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Iterator
 
 from polywire.protocols.fmqp import Decoder, Publication, Subscription, encode
-from polywire.protocols.frame import Frame
+from polywire.wire.frame import Frame
 
 SECONDS = 20.0
 _MARKERS = itertools.count()

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.wire_cases import Case
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqttrpc.frames import Decoder, Request, Response, encode
 from polywire.protocols.mqttrpc.timeouts import TimeoutUnit
+from polywire.wire.frame import Frame
 
 COUNT = 1000
 SIZES = {"64 B": (64, COUNT), "16 KiB": (16384, 20)}

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.wire_cases import Case
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq.frames import Attachment, Call, Decoder, TopicUpdate, encode
 from polywire.protocols.umq.methods import read_method, write_method
+from polywire.wire.frame import Frame
 
 COUNT = 1000
 

@@ -2,7 +2,7 @@
 
 from fuzz.contract import check_stream
 from polywire.protocols.fmqp.frames import DEBUG, FEEDBACK, Decoder, Publication, Subscription, Unsubscription, encode
-from polywire.protocols.frame import Run
+from polywire.wire.frame import Run
 
 LIMIT = 600
 

@@ -4,7 +4,6 @@ import json
 from typing import Never
 
 from fuzz.contract import Outcome, check_stream, decode
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import commands, dotnet, extensions, filters, json_payload, negotiation, properties
 from polywire.protocols.micromsg.errors import ENDS_CONNECTION, MalformedError
 from polywire.protocols.micromsg.frames import (
@@ -19,6 +18,7 @@ from polywire.protocols.micromsg.frames import (
     encode,
     renumbered,
 )
+from polywire.wire.frame import Frame
 
 LIMIT = 600
 HEADER = 7 + 255 + LIMIT + 4

@@ -1,7 +1,6 @@
 """MQTT under the fuzzer: the stream contract for each role, the scanner against the decoder, matching, and flows."""
 
 from fuzz.contract import Outcome, check_stream, decode, summary
-from polywire.protocols.frame import Frame, Run
 from polywire.protocols.mqtt import (
     Connack,
     Connect,
@@ -27,6 +26,7 @@ from polywire.protocols.mqtt import (
 )
 from polywire.protocols.mqtt.frames import Role
 from polywire.protocols.mqtt.topics import filter_problem, name_problem, plain_name
+from polywire.wire.frame import Frame, Run
 
 LIMIT = 600
 BEFORE = 200

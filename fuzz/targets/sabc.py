@@ -2,7 +2,6 @@
 
 from fuzz.contract import check_stream
 from polywire.errors import RemoteProtocolError
-from polywire.protocols.frame import RAW_KEPT, Discarded, Frame
 from polywire.protocols.sabc.assembly import Assembly, Whole
 from polywire.protocols.sabc.bodies import unfit
 from polywire.protocols.sabc.commands import (
@@ -17,6 +16,7 @@ from polywire.protocols.sabc.encoding import encode, split
 from polywire.protocols.sabc.errors import LocalProtocolError
 from polywire.protocols.sabc.frames import Decoder, MessageDecoder
 from polywire.protocols.sabc.operations import operation
+from polywire.wire.frame import RAW_KEPT, Discarded, Frame
 
 SESSION = "S1"
 LIMIT = 700

@@ -3,7 +3,6 @@
 from collections import deque
 from typing import Any
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq import (
     Attachment,
     AttachmentError,
@@ -29,6 +28,7 @@ from polywire.protocols.umq import (
 )
 from polywire.protocols.umq.envelopes import read_envelope, read_request
 from polywire.protocols.umq.methods import read_method, write_method
+from polywire.wire.frame import Frame
 
 TEXT = 300
 BINARY = 200

@@ -2,7 +2,7 @@
 
 >>> import polywire
 >>> sorted(polywire.compiled())[0]
-'polywire.protocols.assembler'
+'polywire.hub.access'
 
 ``async with polywire.connect("fmqp://127.0.0.1:7103") as bus:`` is where a program begins; ``polywire.sync`` is the
 same for scripts. What they need is loaded when it is first asked for.

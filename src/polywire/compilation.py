@@ -12,10 +12,9 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from pathlib import Path
 
 HOT_MODULES = (
-    "polywire.protocols.frame",
-    "polywire.protocols.assembler",
-    "polywire.protocols.octets",
-    "polywire.protocols.websocket",
+    "polywire.wire.frame",
+    "polywire.wire.buffers",
+    "polywire.wire.websocket",
     "polywire.protocols.fmqp.topics",
     "polywire.protocols.fmqp.frames",
     "polywire.journal.kinds",

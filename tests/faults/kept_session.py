@@ -7,7 +7,6 @@ not acknowledged. Each ``Link`` is one connection of it.
 from collections.abc import Callable
 from typing import TypeVar
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import (
     Connack,
     Connect,
@@ -22,6 +21,7 @@ from polywire.protocols.mqtt import (
     Subscribe,
     encode,
 )
+from polywire.wire.frame import Frame
 from tests.interop.speaker import StreamWire
 
 F = TypeVar("F")

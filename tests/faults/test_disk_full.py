@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import Error, Message
+from polywire.wire.frame import Frame
 from tests.faults.small_disk import SmallDisk, small_disk
 from tests.hub_process import HubProcess, running_hub
 from tests.interop.fmqp_speaker import Fmqp

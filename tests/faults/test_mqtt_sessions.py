@@ -12,7 +12,6 @@ import argon2
 import pytest
 
 from polywire.protocols.fmqp.frames import CACHE, LAST_WILL, Publication
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import (
     Connack,
     Connect,
@@ -27,6 +26,7 @@ from polywire.protocols.mqtt import (
     Will,
     encode,
 )
+from polywire.wire.frame import Frame
 from tests.hub_process import HubProcess, running_hub
 from tests.interop.speaker import HungUpError, StreamWire
 from tests.wires import Fmqp, connected

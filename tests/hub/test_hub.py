@@ -21,7 +21,7 @@ from polywire.hub.hub import (
 )
 from polywire.hub.message import Message
 from polywire.hub.queues import DEAD_DELIVERIES, DEAD_QUEUE, DEAD_REASON, Policy
-from polywire.protocols.frame import Run
+from polywire.wire.frame import Run
 from tests.hub.links import Clock, FakeLink, Loop, Recorder
 from tests.hub.test_demand import Recorder as DemandRecorder
 from tests.hub.test_queues import Worker

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from polywire.protocols.fmqp import Decoder, Publication, Subscription, encode
 from polywire.protocols.fmqp.frames import CACHE
-from polywire.protocols.frame import Frame
+from polywire.wire.frame import Frame
 from tests.interop.speaker import CannotSayError, HeaderValue, Heard, HungUpError, Speaker, Wire
 
 MARKERS = itertools.cycle(f"fmqp-speaker/{os.getpid()}/{number}" for number in range(256))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import (
     CLIENT,
     Command,
@@ -17,6 +16,7 @@ from polywire.protocols.micromsg import (
 )
 from polywire.protocols.micromsg.dotnet import TypeReader, TypeWriter
 from polywire.protocols.micromsg.windows import ack, following, read_ack
+from polywire.wire.frame import Frame
 from tests.interop.speaker import TYPE_NAME, CannotSayError, HeaderValue, Heard, RefusedError, Speaker, Wire
 
 CONTENT_TYPE = "content-type"

@@ -4,11 +4,11 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import Connack, Connect, Decoder, Puback, Publish, Suback, Subscribe, encode
 from polywire.protocols.mqttrpc import Decoder as RpcDecoder
 from polywire.protocols.mqttrpc import ErrorData, RemoteProtocolError, Request, Response
 from polywire.protocols.mqttrpc import encode as encode_rpc
+from polywire.wire.frame import Frame
 from tests.interop.speaker import CannotSayError, FailureError, Handler, HeaderValue, Heard, RefusedError, Speaker, Wire
 
 REFUSED = 0x80

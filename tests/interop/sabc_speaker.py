@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.sabc import Assembly, Connect, Connected, Decoder, Error, Message, MessageDecoder, Whole, encode
 from polywire.protocols.sabc.headers import header
+from polywire.wire.frame import Frame
 from tests.interop.speaker import CannotSayError, FailureError, Handler, HeaderValue, Heard, RefusedError, Speaker, Wire
 
 OWN = {"destination", "subscription", "service", "method", "content-type", "content-encoding"}

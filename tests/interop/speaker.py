@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol, Self, TypeVar
 
 from websockets.exceptions import ConnectionClosed
 
-from polywire.protocols.frame import Frame
+from polywire.wire.frame import Frame
 from tests.web import open_web
 
 SECONDS = 20.0

@@ -16,8 +16,8 @@ import pytest
 from polywire.protocols.fmqp import Publication, Subscription
 from polywire.protocols.fmqp import encode as encode_fmqp
 from polywire.protocols.fmqp.frames import CACHE, FEEDBACK, LAST_WILL
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import Connack, Connect, Decoder, Will, encode
+from polywire.wire.frame import Frame
 from tests.hub_process import LISTEN, HubProcess, running_hub
 from tests.interop.fmqp_speaker import Fmqp
 from tests.interop.speaker import RefusedError, Speaker, StreamWire

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq import (
     Attachment,
     Call,
@@ -20,6 +19,7 @@ from polywire.protocols.umq import (
 )
 from polywire.protocols.umq.bodies import Body, read_bare_body, write_bare_body
 from polywire.protocols.umq.envelopes import read_envelope, read_request
+from polywire.wire.frame import Frame
 from tests.interop.speaker import CannotSayError, FailureError, Handler, HeaderValue, Heard, RefusedError, Speaker, Wire
 
 Carrying = Call | Callback | Result | TopicUpdate

@@ -1,6 +1,6 @@
 """Links that are WebSockets, on either side.
 
-``websockets`` does the opening handshake, ``protocols/websocket.py`` reads and writes frames. All frames of a turn are
+``websockets`` does the opening handshake, ``wire/websocket.py`` reads and writes frames. All frames of a turn are
 written at once. A client's are masked (RFC 6455, 5.3), with keys from the system's generator, which is asked for many
 at a time.
 """
@@ -19,7 +19,7 @@ from websockets.uri import parse_uri
 
 from polywire.client.errors import ClientError
 from polywire.client.link import CLOSE_TIME, Link, Receiver, SaysTooBig
-from polywire.protocols.websocket import (
+from polywire.wire.websocket import (
     BINARY,
     CLOSE,
     FAULT,

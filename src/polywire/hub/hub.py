@@ -36,7 +36,7 @@ from polywire.hub.services import FAILED_BODY, Services
 from polywire.hub.trie import Trie
 from polywire.hub.work import DONE, MORE, PROMPT, Job, Work
 from polywire.journal.kinds import WILL_FLAG
-from polywire.protocols.frame import Run
+from polywire.wire.frame import Run
 
 MAX_VIEWS: Final = 4096
 MAX_QUEUES: Final = 10_000

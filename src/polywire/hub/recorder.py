@@ -48,7 +48,7 @@ from polywire.journal.kinds import (
     WILL,
     WILL_FLAG,
 )
-from polywire.protocols.frame import RAW_KEPT
+from polywire.wire.frame import RAW_KEPT
 
 BATCH_OCTETS: Final = 4 * 1024 * 1024
 """How large a batch grows before the next one is begun."""

@@ -13,7 +13,7 @@ from polywire.hub.client import Client
 from polywire.hub.recorder import Recorder
 from polywire.hub.routes import Route
 from polywire.journal.kinds import QOS_SHIFT, UNHEARD_FLAG
-from polywire.protocols.frame import Run
+from polywire.wire.frame import Run
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

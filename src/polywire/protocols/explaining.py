@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from polywire.errors import RemoteProtocolError
-from polywire.protocols.frame import Discarded
+from polywire.wire.frame import Discarded
 
 STREAMS: Final = ("fmqp", "micromsg", "mqtt", "sabc")
 """Protocols whose frames follow each other in a stream of octets."""

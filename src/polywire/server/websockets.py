@@ -1,6 +1,6 @@
 """Connections that are WebSockets: one port, several paths.
 
-``websockets`` does the opening handshake, ``protocols/websocket.py`` reads and writes frames. Sessions frame their own
+``websockets`` does the opening handshake, ``wire/websocket.py`` reads and writes frames. Sessions frame their own
 messages; for protocols that are byte streams (MQTT) everything of one turn becomes one binary message.
 """
 
@@ -16,7 +16,11 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from polywire.hub.counters import Counters
-from polywire.protocols.websocket import (
+from polywire.server.address import Address
+from polywire.server.endpoint import HIGH_WATER, Endpoint
+from polywire.server.gate import Gate, Knock
+from polywire.server.seldom import Seldom
+from polywire.wire.websocket import (
     BINARY,
     CLOSE,
     FAULT,
@@ -32,10 +36,6 @@ from polywire.protocols.websocket import (
     close,
     header,
 )
-from polywire.server.address import Address
-from polywire.server.endpoint import HIGH_WATER, Endpoint
-from polywire.server.gate import Gate, Knock
-from polywire.server.seldom import Seldom
 
 SPARE = 64 * 1024
 """Bytes more than a message may have that are still read, so that the session can refuse it in its own words."""

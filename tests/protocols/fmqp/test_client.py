@@ -18,7 +18,7 @@ from polywire.protocols.fmqp import Decoder, LocalProtocolError, Publication, Su
 from polywire.protocols.fmqp.client import Client, connect
 from polywire.protocols.fmqp.frames import CACHE, FEEDBACK, LAST_WILL, encode, encode_count
 from polywire.protocols.fmqp.listening import Demand
-from polywire.protocols.frame import Frame
+from polywire.wire.frame import Frame
 from tests.client.loops import run, until
 from tests.faults.proxy import Proxy, octets, proxied, random_cuts
 from tests.hub_process import HubProcess, running_hub

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polywire.protocols.fmqp.frames import encode
-from polywire.protocols.frame import Frame
+from polywire.wire.frame import Frame
 from tests.protocols.fmqp import strategies
 
 

@@ -23,7 +23,7 @@ from polywire.protocols.fmqp.frames import (
     encode,
     encode_count,
 )
-from polywire.protocols.frame import RAW_KEPT, Discarded, Frame
+from polywire.wire.frame import RAW_KEPT, Discarded, Frame
 from tests.protocols.fmqp import strategies
 
 

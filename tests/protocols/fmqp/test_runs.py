@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polywire.protocols.fmqp.frames import CACHE, Decoder, Publication, Subscription, encode, publications_in
-from polywire.protocols.frame import Discarded, Frame, Run
+from polywire.wire.frame import Discarded, Frame, Run
 from tests.protocols.fmqp import strategies
 
 

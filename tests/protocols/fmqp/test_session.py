@@ -21,7 +21,7 @@ from polywire.protocols.fmqp.frames import (
 )
 from polywire.protocols.fmqp.info import CLIENTS, MESSAGES, BrokerInfo
 from polywire.protocols.fmqp.session import FmqpSession
-from polywire.protocols.frame import Frame
+from polywire.wire.frame import Frame
 from tests.hub.links import FakeLink, Recorder
 from tests.hub.test_queues import Worker
 from tests.sessions import Site, Wire

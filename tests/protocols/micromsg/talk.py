@@ -2,10 +2,10 @@
 
 from polywire.hub.message import Message as Published
 from polywire.hub.peer import Limits
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import extensions
 from polywire.protocols.micromsg.frames import CLIENT, Command, Decoder, Extension, Handshake, Message, encode
 from polywire.protocols.micromsg.session import MicromsgSession
+from polywire.wire.frame import Frame
 from tests.hub.links import FakeLink, Recorder
 from tests.sessions import Site, Wire
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import properties
 from polywire.protocols.micromsg.errors import ENDS_CONNECTION, LocalProtocolError, RemoteProtocolError
 from polywire.protocols.micromsg.frames import (
@@ -20,6 +19,7 @@ from polywire.protocols.micromsg.frames import (
     encode,
     renumbered,
 )
+from polywire.wire.frame import Frame
 from tests.protocols.micromsg import strategies
 
 MIB = 1_048_576

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg.errors import LocalProtocolError, RemoteProtocolError
 from polywire.protocols.micromsg.extensions import NamedExtension, batch_ack
 from polywire.protocols.micromsg.frames import CLIENT, SERVER, Command, Decoder, Error, Handshake, Message, encode
+from polywire.wire.frame import Frame
 from tests.protocols.micromsg import strategies
 
 JSON = NamedExtension("json")

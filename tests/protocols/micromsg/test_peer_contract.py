@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polywire.errors import PolywireError
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import (
     CLIENT,
     SERVER,
@@ -25,6 +24,7 @@ from polywire.protocols.micromsg import (
     encode,
 )
 from polywire.protocols.micromsg.client import terms_of
+from polywire.wire.frame import Frame
 from tests.client.loops import run
 from tests.client.sink import Sink
 from tests.protocols.micromsg.strategies import frames

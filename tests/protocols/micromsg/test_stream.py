@@ -5,8 +5,8 @@ from fuzz.targets import micromsg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg.frames import Handshake, encode
+from polywire.wire.frame import Frame
 from tests.protocols.micromsg import strategies
 
 

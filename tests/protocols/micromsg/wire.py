@@ -4,8 +4,8 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg.frames import CLIENT, Command, Decoder, Error, Extension, Handshake, Message
+from polywire.wire.frame import Frame
 from tests.wires import Plain, connected
 
 PING = b"\x01\x04ping"

@@ -3,7 +3,6 @@
 from polywire.hub.access import AccessRules
 from polywire.hub.message import Message
 from polywire.hub.peer import Limits
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import (
     Connack,
     Connect,
@@ -15,6 +14,7 @@ from polywire.protocols.mqtt import (
 )
 from polywire.protocols.mqtt.session import MqttSession
 from polywire.protocols.mqtt.stored import MqttSessions
+from polywire.wire.frame import Frame
 from tests.hub.links import Recorder
 from tests.sessions import Site, Wire
 

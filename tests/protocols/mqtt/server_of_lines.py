@@ -7,7 +7,6 @@ from polywire.client.address import parse
 from polywire.client.link import Link
 from polywire.client.listening import listen
 from polywire.client.reconnect import Backoff
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import (
     Connack,
     Connect,
@@ -25,6 +24,7 @@ from polywire.protocols.mqtt import (
 )
 from polywire.protocols.mqtt.client import Client
 from polywire.protocols.mqtt.packets import FAILURE, Pubcomp, Pubrec
+from polywire.wire.frame import Frame
 
 QUICK = Backoff(first=0.01, most=0.05)
 SLOW = Backoff(first=0.5, most=0.5)

@@ -2,7 +2,6 @@
 
 from hypothesis import strategies as st
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import (
     Connack,
     Connect,
@@ -20,6 +19,7 @@ from polywire.protocols.mqtt import (
     Unsubscribe,
     Will,
 )
+from polywire.wire.frame import Frame
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0+#"), min_size=1, max_size=12) | st.text(

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import (
     LocalProtocolError,
     PacketIds,
@@ -29,6 +28,7 @@ from polywire.protocols.mqtt import (
 )
 from polywire.protocols.mqtt.flows import RECEIVER, SENDER, Acknowledgement, footprint
 from polywire.protocols.mqtt.packets import NAMES, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK
+from polywire.wire.frame import Frame
 
 
 def published(sender: Sender, qos: int, topic: str = "a") -> int:

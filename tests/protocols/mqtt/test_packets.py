@@ -5,9 +5,9 @@ import pickle
 import pytest
 from hypothesis import given
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import Pingreq, Pingresp, Puback, Pubcomp, Publish, Pubrec
 from polywire.protocols.mqtt.packets import NAMES
+from polywire.wire.frame import Frame
 from tests.protocols.mqtt.strategies import packets
 
 

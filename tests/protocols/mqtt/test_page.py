@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import (
     Connack,
     Connect,
@@ -16,6 +15,7 @@ from polywire.protocols.mqtt import (
     encode,
 )
 from polywire.protocols.mqtt.frames import MAX_FILTERS, MAX_PACKET_BEFORE_CONNECT
+from polywire.wire.frame import Frame
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocols" / "mqtt.md").read_text(encoding="utf-8")
 LINE = re.compile(r"^([<>]) ((?:[0-9A-F]{2} )+) +[A-Z]+", re.MULTILINE)

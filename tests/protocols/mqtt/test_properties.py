@@ -6,9 +6,9 @@ from fuzz.targets import mqtt as target
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import Connack, Connect, Decoder, encode
 from polywire.protocols.mqtt.frames import MAX_PACKET
+from polywire.wire.frame import Frame
 from tests.protocols.mqtt.strategies import connects, from_client, from_server, packets
 from tests.protocols.mqtt.wire import decoded
 

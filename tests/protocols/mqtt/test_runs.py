@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
-from polywire.protocols.frame import Frame, Run
 from polywire.protocols.mqtt import Connect, Decoder, Pingreq, Puback, Publish, RemoteProtocolError, encode
 from polywire.protocols.mqtt.publications import acknowledge, publications_in
+from polywire.wire.frame import Frame, Run
 from tests.protocols.mqtt.strategies import from_client
 from tests.protocols.mqtt.wire import connected, decoded, octets
 

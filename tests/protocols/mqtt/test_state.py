@@ -2,7 +2,6 @@
 
 import pytest
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import (
     Connack,
     Connect,
@@ -19,6 +18,7 @@ from polywire.protocols.mqtt import (
     encode,
 )
 from polywire.protocols.mqtt.state import CLIENT_SENDS, OUT_OF_ORDER, SERVER_SENDS, TABLES, Sender, State, out_of_order
+from polywire.wire.frame import Frame
 from tests.protocols.mqtt.wire import connected, decoded, violation
 
 CONNECT = encode(Connect("me"))

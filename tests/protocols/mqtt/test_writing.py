@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from librt.strings import BytesWriter
 
-from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.mqtt import (
     Connack,
     Connect,
@@ -25,6 +24,7 @@ from polywire.protocols.mqtt import (
 )
 from polywire.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC
 from polywire.protocols.mqtt.writing import publication, write_acknowledgement
+from polywire.wire.frame import Discarded, Frame
 from tests.protocols.mqtt.strategies import publishes
 from tests.protocols.mqtt.wire import decoded
 
@@ -172,14 +172,14 @@ def test_payloads_of_any_size_are_written_once(size: int) -> None:
 
 
 @given(publishes())
-def test_a_publication_from_its_parts_is_the_same_octets(frame: Publish) -> None:
+def test_a_publication_from_its_parts_is_the_same_bytes(frame: Publish) -> None:
     first = Publish(frame.topic, frame.payload, frame.qos, frame.retain, False, frame.packet_id)
     octets = publication(frame.topic, frame.qos, frame.retain, frame.packet_id or 0, frame.payload)
     assert octets == encode(first)
 
 
 @pytest.mark.parametrize("frame", [Puback(1), Pubrec(0x8001), Pubcomp(0xFFFF)])
-def test_acknowledgements_written_one_behind_the_other_are_the_same_octets(frame: Puback | Pubrec | Pubcomp) -> None:
+def test_acknowledgements_written_one_behind_the_other_are_the_same_bytes(frame: Puback | Pubrec | Pubcomp) -> None:
     out = BytesWriter()
     kind = {Puback: PUBACK, Pubrec: PUBREC, Pubcomp: PUBCOMP}[type(frame)]
     for _ in range(2):

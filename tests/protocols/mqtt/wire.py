@@ -2,9 +2,9 @@
 
 import pytest
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt import Connect, Decoder, RemoteProtocolError, encode
 from polywire.protocols.mqtt.frames import Role
+from polywire.wire.frame import Frame
 
 
 def octets(text: str) -> bytes:

@@ -8,9 +8,9 @@ from polywire.hub.message import Message
 from polywire.hub.peer import Limits
 from polywire.hub.routes import Subscription
 from polywire.hub.services import END, Call, Caller, CallError, Provider
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqttrpc.frames import Decoder, ErrorData, Request, Response, encode
 from polywire.protocols.mqttrpc.session import RpcBridge
+from polywire.wire.frame import Frame
 from tests.hub.links import FakeLink
 from tests.sessions import PROTOCOLS, Site
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from polywire.hub.services import CallError
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqttrpc.frames import ErrorData, Request, Response
+from polywire.wire.frame import Frame
 from tests.protocols.mqttrpc.parties import BridgedSite, MqttClient, SessionCaller, SessionProvider
 
 PROTOCOLS = ["umq", "sabc", "mqttrpc"]

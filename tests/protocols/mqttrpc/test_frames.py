@@ -10,7 +10,6 @@ from google.protobuf import any_pb2
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqttrpc import envelope_pb2
 from polywire.protocols.mqttrpc import frames as module
 from polywire.protocols.mqttrpc.errors import (
@@ -24,6 +23,7 @@ from polywire.protocols.mqttrpc.errors import (
 from polywire.protocols.mqttrpc.frames import MAX_MESSAGE, Decoder, ErrorData, Request, Response, encode, failed
 from polywire.protocols.mqttrpc.timeouts import TimeoutUnit
 from polywire.protocols.mqttrpc.topics import service_topic
+from polywire.wire.frame import Frame
 from tests.protocols.mqttrpc import strategies as some
 
 HELLO = bytes.fromhex("0807 1213 0a0853617948656c6c6f 12070a05776f726c64 2805 3003")

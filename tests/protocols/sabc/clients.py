@@ -5,10 +5,10 @@ from collections.abc import Callable
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.peer import Limits
-from polywire.protocols.frame import Frame
 from polywire.protocols.sabc import Connected, Decoder, Error, Message
 from polywire.protocols.sabc.headers import header
 from polywire.protocols.sabc.session import SabcSession
+from polywire.wire.frame import Frame
 from tests.protocols.sabc.wire import wire
 from tests.sessions import Site, Wire
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polywire.protocols.frame import Discarded
 from polywire.protocols.sabc import Assembly, Error, Message, Whole, encode
 from polywire.protocols.sabc.bodies import from_base64, to_base64
+from polywire.wire.frame import Discarded
 from tests.protocols.sabc.wire import SESSION, code_of, server, whole
 
 BASE64 = (("content-encoding", "base64"),)

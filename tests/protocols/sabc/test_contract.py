@@ -6,10 +6,10 @@ from fuzz.targets import sabc as target
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.sabc import Connect, Connected, Decoder, Disconnect, Disconnecting, Error, Message, encode
 from polywire.protocols.sabc.bodies import unfit
 from polywire.protocols.sabc.headers import RESERVED
+from polywire.wire.frame import Frame
 
 S = target.SESSION
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0:"), max_size=8)

@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polywire.protocols.fmqp import Subscription
-from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.sabc import (
     Connected,
     Decoder,
@@ -16,6 +15,7 @@ from polywire.protocols.sabc import (
     encode,
     split,
 )
+from polywire.wire.frame import Discarded, Frame
 from tests.protocols.sabc.wire import SESSION, server, whole, wire
 
 BOUNDARY = f"MESSAGE\r\nsession-id::{SESSION}\r\n".encode()

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from polywire.protocols.frame import Discarded
 from polywire.protocols.sabc import (
     Connect,
     Connected,
@@ -16,6 +15,7 @@ from polywire.protocols.sabc import (
     Whole,
     encode,
 )
+from polywire.wire.frame import Discarded
 from tests.protocols.sabc.wire import SESSION, code_of, octetwise, server, whole, wire
 
 FRAMES = [

@@ -2,7 +2,6 @@
 
 import pytest
 
-from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.sabc import (
     Connect,
     Connected,
@@ -13,6 +12,7 @@ from polywire.protocols.sabc import (
     Message,
     encode,
 )
+from polywire.wire.frame import Discarded, Frame
 from tests.protocols.sabc.wire import SESSION, code_of, message, octetwise, server, wire
 
 OPENING = len(wire("CONNECT\nclient-id::me\n\n"))

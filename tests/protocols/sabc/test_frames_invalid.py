@@ -2,7 +2,6 @@
 
 import pytest
 
-from polywire.protocols.frame import Discarded
 from polywire.protocols.sabc import (
     Connected,
     Decoder,
@@ -11,6 +10,7 @@ from polywire.protocols.sabc import (
     RemoteProtocolError,
     encode,
 )
+from polywire.wire.frame import Discarded
 from tests.protocols.sabc.wire import SESSION, code_of, message, octetwise, server, wire
 
 BOUNDARY = f"MESSAGE\r\nsession-id::{SESSION}\r\n".encode()

@@ -4,7 +4,6 @@ import tracemalloc
 
 import pytest
 
-from polywire.protocols.frame import Discarded
 from polywire.protocols.sabc import (
     Decoder,
     Error,
@@ -14,6 +13,7 @@ from polywire.protocols.sabc import (
     Whole,
     encode,
 )
+from polywire.wire.frame import Discarded
 from tests.protocols.sabc.wire import SESSION, code_of, message, octetwise, server, whole
 
 BOUNDARY = f"MESSAGE\r\nsession-id::{SESSION}\r\n".encode()

@@ -2,7 +2,6 @@
 
 import pytest
 
-from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.sabc import (
     Connect,
     Connected,
@@ -14,6 +13,7 @@ from polywire.protocols.sabc import (
     RemoteProtocolError,
     encode,
 )
+from polywire.wire.frame import Discarded, Frame
 from tests.protocols.sabc.wire import SESSION, code_of, message
 
 BOUNDARY = f"MESSAGE\r\nsession-id::{SESSION}\r\n".encode()

@@ -2,7 +2,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polywire.protocols.frame import Discarded
 from polywire.protocols.sabc import (
     Connect,
     Connected,
@@ -15,6 +14,7 @@ from polywire.protocols.sabc import (
     encode,
 )
 from polywire.protocols.sabc.headers import COMMANDS, PLACES, http_date, is_yes, parse_http_date
+from polywire.wire.frame import Discarded
 from tests.protocols.sabc.wire import SESSION, code_of, message, server, wire
 
 LAST_SECOND = 253402300799

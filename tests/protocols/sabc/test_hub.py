@@ -8,7 +8,6 @@ import pytest
 import polywire
 from polywire.client.errors import CallFailed, Refused
 from polywire.client.message import Request
-from polywire.protocols.frame import Frame
 from polywire.protocols.sabc import (
     Decoder,
     Failure,
@@ -21,6 +20,7 @@ from polywire.protocols.sabc import (
     encode,
 )
 from polywire.protocols.sabc import Limits as SabcLimits
+from polywire.wire.frame import Frame
 from tests.client.loops import run
 from tests.hub_process import HubProcess, running_hub
 from tests.protocols.sabc.wire import whole, wire

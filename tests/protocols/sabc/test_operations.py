@@ -1,7 +1,7 @@
 import pytest
 
-from polywire.protocols.frame import Discarded
 from polywire.protocols.sabc import Error, Operation, Whole, operation
+from polywire.wire.frame import Discarded
 from tests.protocols.sabc.wire import SESSION
 
 

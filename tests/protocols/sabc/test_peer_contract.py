@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polywire.errors import PolywireError
-from polywire.protocols.frame import Discarded
 from polywire.protocols.sabc import Connect, Decoder, Failure, Later, Limits, Peer, RemoteHub, Request, Side
+from polywire.wire.frame import Discarded
 from tests.client.loops import run
 from tests.client.sink import Sink
 

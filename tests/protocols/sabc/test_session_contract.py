@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polywire.hub.peer import Limits
-from polywire.protocols.frame import Discarded
+from polywire.wire.frame import Discarded
 from tests.protocols.sabc.clients import Speaker, messages, stream
 from tests.sessions import Site
 

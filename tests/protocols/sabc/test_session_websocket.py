@@ -4,8 +4,8 @@ import pytest
 
 from polywire.hub.message import Message
 from polywire.hub.peer import Limits
-from polywire.protocols import websocket
 from polywire.protocols.sabc import MessageDecoder, Whole
+from polywire.wire import websocket
 from tests.protocols.sabc.clients import Speaker, messages
 from tests.protocols.sabc.wire import whole as made
 from tests.protocols.sabc.wire import wire

@@ -2,7 +2,6 @@ from itertools import product
 
 import pytest
 
-from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.sabc import (
     Connect,
     Connected,
@@ -20,6 +19,7 @@ from polywire.protocols.sabc import (
 )
 from polywire.protocols.sabc.errors import MEANINGS
 from polywire.protocols.sabc.state import NAMES, RECEIVE, SEND
+from polywire.wire.frame import Discarded, Frame
 from tests.protocols.sabc.wire import SESSION, code_of
 
 FRAMES: dict[str, Frame] = {

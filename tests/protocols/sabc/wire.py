@@ -1,7 +1,7 @@
 """Short ways to write what stands on the wire, shared by the tests of sABC."""
 
-from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.sabc import Assembly, Decoder, Error, Message, Whole
+from polywire.wire.frame import Discarded, Frame
 
 SESSION = "NaTPOgp1QUuB6Gm5tAdcSw"
 

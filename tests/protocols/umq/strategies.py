@@ -4,7 +4,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq import (
     Attachment,
     AttachmentError,
@@ -22,6 +21,7 @@ from polywire.protocols.umq import (
     Welcome,
 )
 from polywire.protocols.umq.base36 import MAX_NUMBER
+from polywire.wire.frame import Frame
 
 ids = st.one_of(st.integers(0, 40), st.integers(0, MAX_NUMBER), st.sampled_from([36**12 - 1, 36**12, MAX_NUMBER]))
 texts = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -5,8 +5,8 @@ from fuzz.targets import umq as target
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq import Decoder, RemoteProtocolError, encode
+from polywire.wire.frame import Frame
 from tests.protocols.umq.strategies import conversations
 
 

@@ -3,7 +3,6 @@ import tracemalloc
 
 import pytest
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq import (
     Attachment,
     AttachmentError,
@@ -25,6 +24,7 @@ from polywire.protocols.umq import (
     Welcome,
     encode,
 )
+from polywire.wire.frame import Frame
 
 WITH_ATTACHMENTS = "HWCRBTS"
 WITHOUT = "-FEDUX"

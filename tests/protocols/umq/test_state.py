@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq import (
     Attachment,
     AttachmentError,
@@ -26,6 +25,7 @@ from polywire.protocols.umq import (
     encode,
 )
 from polywire.protocols.umq.state import TRANSITIONS, Event, diagram
+from polywire.wire.frame import Frame
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocols" / "umq.md"
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq import (
     Attachment,
     AttachmentError,
@@ -25,6 +24,7 @@ from polywire.protocols.umq import (
     encode,
 )
 from polywire.protocols.umq.topics import Action
+from polywire.wire.frame import Frame
 
 TOPIC = int("9A8Z", 36)
 

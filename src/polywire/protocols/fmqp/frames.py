@@ -11,11 +11,10 @@ from typing import ClassVar, Final, final
 from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i64_le
 from mypy_extensions import i32, i64, mypyc_attr
 
-from polywire.protocols.assembler import Assembler
 from polywire.protocols.fmqp.errors import LocalProtocolError
 from polywire.protocols.fmqp.topics import MAX_OCTETS, plain, problem, read
-from polywire.protocols.frame import RAW_KEPT, Discarded, Frame, Run
-from polywire.protocols.octets import Names, same_octets
+from polywire.wire.buffers import Assembler, Names, same_bytes
+from polywire.wire.frame import RAW_KEPT, Discarded, Frame, Run
 
 SUBSCRIPTION: Final = 0x80  # FMQP-39
 UNSUBSCRIBE: Final = 0x40  # FMQP-40
@@ -163,7 +162,7 @@ class Decoder:
                 break
             route: object | None = None
             if chunk[pos] == 0 and 0 < length <= max_body:
-                if topic_length == known and same_octets(chunk, topic, pos + HEADER, topic_length):
+                if topic_length == known and same_bytes(chunk, topic, pos + HEADER, topic_length):
                     route = run
                 else:
                     name = chunk[pos + HEADER : pos + HEADER + topic_length]
@@ -246,7 +245,7 @@ def publications_in(data: bytes, start: i64, end: i64) -> list[Publication]:
         topic_length: i64 = data[pos + 1]
         body: i64 = name + topic_length
         pos = body + (i64(read_i32_be(data, pos + 2)) & MAX_LENGTH)
-        if topic_length != known or not same_octets(data, at, name, topic_length):
+        if topic_length != known or not same_bytes(data, at, name, topic_length):
             topic = _names.text(data[name:body])
             at = name
             known = topic_length

@@ -20,7 +20,7 @@ from polywire.protocols.fmqp.frames import (
 )
 from polywire.protocols.fmqp.round_trips import RoundTrips
 from polywire.protocols.fmqp.topics import equivalent
-from polywire.protocols.frame import Discarded, Run
+from polywire.wire.frame import Discarded, Run
 
 ROUTES_KEPT: Final = 4096
 

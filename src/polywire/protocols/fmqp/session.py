@@ -37,7 +37,7 @@ from polywire.protocols.fmqp.frames import (
 )
 from polywire.protocols.fmqp.frames import Subscription as Subscribe
 from polywire.protocols.fmqp.topics import is_service
-from polywire.protocols.frame import Discarded, Frame, Run
+from polywire.wire.frame import Discarded, Frame, Run
 
 PROTOCOL: Final = "fmqp"
 LIMIT: Final = "limit"

@@ -7,10 +7,10 @@ from typing import ClassVar, Final, final
 
 from mypy_extensions import mypyc_attr
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg.errors import LocalProtocolError, MalformedError
 from polywire.protocols.micromsg.grammar import Pairs, is_field, printable, read_pairs, require_name, write_pairs
 from polywire.protocols.micromsg.url_encoding import shown
+from polywire.wire.frame import Frame
 
 ACK = "ack"
 BATCH_ACK = "batch-ack"

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Final, final
 
 from mypy_extensions import mypyc_attr
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg.errors import BAD_FILTER, LocalProtocolError, MalformedError
 from polywire.protocols.micromsg.frames import Error
 from polywire.protocols.micromsg.properties import Value, is_key, read_value, write_value
 from polywire.protocols.micromsg.url_encoding import shown
+from polywire.wire.frame import Frame
 
 MAX_CLAUSES = 64
 """How many clauses a filter may have unless told otherwise."""

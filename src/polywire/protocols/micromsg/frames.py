@@ -11,8 +11,6 @@ from typing import ClassVar, Final, final
 from librt.strings import BytesWriter, read_i32_be, write_i16_be, write_i32_be
 from mypy_extensions import i16, i32, i64, mypyc_attr
 
-from polywire.protocols.assembler import Assembler
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import extensions, grammar, properties
 from polywire.protocols.micromsg.errors import (
     BAD_FRAME,
@@ -27,6 +25,8 @@ from polywire.protocols.micromsg.errors import (
 from polywire.protocols.micromsg.extensions import NamedExtension
 from polywire.protocols.micromsg.grammar import Pairs
 from polywire.protocols.micromsg.url_encoding import shown
+from polywire.wire.buffers import Assembler
+from polywire.wire.frame import Frame
 
 COMMAND: Final = 1  # MICROMSG-37
 EXTENSION: Final = 2  # MICROMSG-38

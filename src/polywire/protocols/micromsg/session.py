@@ -24,7 +24,6 @@ from polywire.hub.hub import (
 )
 from polywire.hub.message import Headers, Message
 from polywire.hub.peer import Limits, Login, Peer, Refusal
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import commands, errors, places
 from polywire.protocols.micromsg.bridge import (
     FORMS,
@@ -48,6 +47,7 @@ from polywire.protocols.micromsg.properties import MAX_OCTETS
 from polywire.protocols.micromsg.state import Event, State, after
 from polywire.protocols.micromsg.subscribing import Receivers
 from polywire.protocols.micromsg.windows import ReceiveWindow, ack, read_ack, read_nack
+from polywire.wire.frame import Frame
 
 PROTOCOL: Final = "micromsg"
 PONG: Final = encode(commands.ANSWER_TO_PING)

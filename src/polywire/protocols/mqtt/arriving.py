@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from polywire.protocols.frame import Frame, Run
 from polywire.protocols.mqtt.flows import Receiver
 from polywire.protocols.mqtt.keep_alive import KeepAlive
 from polywire.protocols.mqtt.listening import Listening, Table
@@ -21,6 +20,7 @@ from polywire.protocols.mqtt.publications import publications_in
 from polywire.protocols.mqtt.publishing import Publishing
 from polywire.protocols.mqtt.subscribing import Subscribing
 from polywire.protocols.mqtt.writing import encode
+from polywire.wire.frame import Frame, Run
 
 
 class Arriving:

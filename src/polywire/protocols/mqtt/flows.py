@@ -10,7 +10,6 @@ from typing import ClassVar, Final, final
 
 from mypy_extensions import i64, mypyc_attr
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt.errors import LocalProtocolError, RemoteProtocolError
 from polywire.protocols.mqtt.packets import (
     FAILURE,
@@ -34,6 +33,7 @@ from polywire.protocols.mqtt.packets import (
     Unsubscribe,
 )
 from polywire.protocols.mqtt.writing import check_publication, encode
+from polywire.wire.frame import Frame
 
 Acknowledgement = Puback | Pubrec | Pubcomp | Suback | Unsuback
 """What ends, or moves on, a flow of the sender's."""

@@ -10,8 +10,6 @@ from typing import Final, Literal, final
 
 from mypy_extensions import i64
 
-from polywire.protocols.assembler import Assembler
-from polywire.protocols.frame import Frame, Run
 from polywire.protocols.mqtt.errors import RemoteProtocolError
 from polywire.protocols.mqtt.packets import (
     ACCEPTED,
@@ -32,7 +30,8 @@ from polywire.protocols.mqtt.reading import read_other, read_publish
 from polywire.protocols.mqtt.state import REFUSAL, Sender, State, after, out_of_order
 from polywire.protocols.mqtt.topics import name_problem, plain_name
 from polywire.protocols.mqtt.writing import encode
-from polywire.protocols.octets import same_octets
+from polywire.wire.buffers import Assembler, same_bytes
+from polywire.wire.frame import Frame, Run
 
 __all__ = ["MAX_FILTERS", "MAX_PACKET", "MAX_PACKET_BEFORE_CONNECT", "Decoder", "Role", "encode"]
 
@@ -183,7 +182,7 @@ class Decoder:
                         first == CONFIRMED_PUBLISH and not has_packet_id(chunk, name + length, pos + size)
                     ):
                         known = -1
-                    elif length == known and same_octets(chunk, topic, name, length):
+                    elif length == known and same_bytes(chunk, topic, name, length):
                         route = run
                     else:
                         octets = chunk[name : name + length]

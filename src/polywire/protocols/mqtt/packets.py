@@ -8,7 +8,7 @@ from typing import ClassVar, Final, final
 
 from mypy_extensions import mypyc_attr
 
-from polywire.protocols.frame import Frame
+from polywire.wire.frame import Frame
 
 # MQTT-008: the types of packets.
 CONNECT: Final = 1

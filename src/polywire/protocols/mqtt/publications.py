@@ -10,7 +10,7 @@ from mypy_extensions import i64
 
 from polywire.protocols.mqtt.packets import PUBACK, Publish
 from polywire.protocols.mqtt.writing import write_acknowledgement
-from polywire.protocols.octets import Names, same_octets
+from polywire.wire.buffers import Names, same_bytes
 
 _names: Final = Names()
 
@@ -37,7 +37,7 @@ def publications_in(data: bytes, start: i64, end: i64) -> list[Publish]:
         name_length: i64 = (i64(data[pos + 1]) << 8) | i64(data[pos + 2])
         payload: i64 = name + name_length
         pos += 1 + length
-        if name_length != known or not same_octets(data, at, name, name_length):
+        if name_length != known or not same_bytes(data, at, name, name_length):
             topic = _names.text(data[name:payload])
             at = name
             known = name_length

@@ -8,7 +8,6 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt.errors import RemoteProtocolError
 from polywire.protocols.mqtt.packets import (
     BRIDGE,
@@ -56,7 +55,8 @@ from polywire.protocols.mqtt.packets import (
     Will,
 )
 from polywire.protocols.mqtt.topics import filter_problem, name_problem, plain_name, text_problem
-from polywire.protocols.octets import Names
+from polywire.wire.buffers import Names
+from polywire.wire.frame import Frame
 
 _names: Final = Names()  # valid ones only
 

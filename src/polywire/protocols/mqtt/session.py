@@ -16,7 +16,6 @@ from polywire.hub.names import name_cost
 from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.work import DONE, WAIT, Job
-from polywire.protocols.frame import Frame, Run
 from polywire.protocols.mqtt.errors import RemoteProtocolError
 from polywire.protocols.mqtt.frames import MAX_HEADER, Decoder
 from polywire.protocols.mqtt.incoming import Incoming
@@ -45,6 +44,7 @@ from polywire.protocols.mqtt.stored import SESSIONS_FULL, MqttSessions, SessionS
 from polywire.protocols.mqtt.subscriptions import Subscriptions
 from polywire.protocols.mqtt.topics import RESERVED
 from polywire.protocols.mqtt.writing import encode
+from polywire.wire.frame import Frame, Run
 
 LOGIN: Final = "login"
 KEEP_ALIVE: Final = "MQTT-054"

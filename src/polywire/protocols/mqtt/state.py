@@ -7,7 +7,6 @@ can hold its own packets against its own table with ``Order`` before it writes t
 from enum import Enum
 from typing import Final, Literal, final
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.packets import (
     ACCEPTED,
@@ -28,6 +27,7 @@ from polywire.protocols.mqtt.packets import (
     UNSUBSCRIBE,
     Connack,
 )
+from polywire.wire.frame import Frame
 
 Sender = Literal["client", "server"]
 

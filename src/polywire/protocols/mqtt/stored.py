@@ -23,13 +23,13 @@ from polywire.hub.peer import Limits
 from polywire.hub.queues import Delivery
 from polywire.hub.routes import Subscription
 from polywire.hub.work import DONE, MORE, Job
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.flows import OVERHEAD, Receiver, Sender, footprint
 from polywire.protocols.mqtt.ledger import Ledger, end_session
 from polywire.protocols.mqtt.packets import Publish, Pubrel
 from polywire.protocols.mqtt.topics import name_for
 from polywire.protocols.mqtt.writing import check_publication
+from polywire.wire.frame import Frame
 
 SHARED: Final = "mqtt"
 """Where the hub keeps the book, in ``Hub.shared``."""

@@ -5,7 +5,6 @@ from typing import Final
 from librt.strings import BytesWriter, write_i16_be, write_i32_be
 from mypy_extensions import i16, i32, i64
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.packets import (
     BRIDGE,
@@ -50,7 +49,8 @@ from polywire.protocols.mqtt.packets import (
     Unsubscribe,
 )
 from polywire.protocols.mqtt.topics import filter_problem, name_problem, plain_name, text_problem
-from polywire.protocols.octets import LONGEST_KEPT, NAMES_KEPT
+from polywire.wire.buffers import LONGEST_KEPT, NAMES_KEPT
+from polywire.wire.frame import Frame
 
 COPIED_ONCE = 1024
 """Payloads over this many octets don't go through the writer, which would copy them twice."""

@@ -10,7 +10,6 @@ from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError
 from mypy_extensions import i64, mypyc_attr
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqttrpc import envelope_pb2
 from polywire.protocols.mqttrpc.errors import (
     BAD_REQUEST,
@@ -36,6 +35,7 @@ from polywire.protocols.mqttrpc.wire import (
     varint,
     walk,
 )
+from polywire.wire.frame import Frame
 
 MAX_MESSAGE: Final = 16 * 1024 * 1024
 MAX_FIELDS: Final = 1000

@@ -6,9 +6,9 @@ from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
 from polywire.hub.outbox import Nowhere, Outbox
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqttrpc.errors import LocalProtocolError
 from polywire.protocols.mqttrpc.frames import encode
+from polywire.wire.frame import Frame
 
 PROTOCOL: Final = "mqttrpc"
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.mqttrpc.errors import BAD_REQUEST, NO_METHOD, OVERLOADED, Failure, LocalProtocolError
 from polywire.protocols.mqttrpc.frames import Request, Response
 from polywire.protocols.mqttrpc.methods import parse_type_url
 from polywire.protocols.mqttrpc.state import CLIENT, SERVER, Event, Shape, State, request_event, response_event
 from polywire.protocols.mqttrpc.timeouts import DEFAULT_TIMEOUT, deadline, milliseconds
+from polywire.wire.frame import Frame
 
 MAX_CALLS = 1024
 """MQTTRPC-93: how many calls each side has in flight at most, by default."""

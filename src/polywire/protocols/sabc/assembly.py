@@ -9,12 +9,12 @@ from typing import ClassVar, Final, final
 from librt.strings import BytesWriter
 from mypy_extensions import mypyc_attr
 
-from polywire.protocols.frame import RAW_KEPT, Discarded, Frame
 from polywire.protocols.sabc.bodies import from_base64
 from polywire.protocols.sabc.commands import Message
 from polywire.protocols.sabc.errors import MALFORMED
 from polywire.protocols.sabc.headers import BASE64, CONTENT_ENCODING, TRUNCATED, YES, Header, header, without
 from polywire.protocols.sabc.intake import error_reply
+from polywire.wire.frame import RAW_KEPT, Discarded, Frame
 
 
 @final

@@ -7,8 +7,8 @@ from typing import ClassVar, Final, final
 
 from mypy_extensions import mypyc_attr
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.sabc.headers import MESSAGE_ID, MSG_ID, TRUNCATED, Header, header, is_yes
+from polywire.wire.frame import Frame
 
 
 @final

@@ -8,7 +8,6 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.sabc.bodies import TERMINATOR, to_base64, unfit
 from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Error, Message
 from polywire.protocols.sabc.errors import LocalProtocolError
@@ -31,6 +30,7 @@ from polywire.protocols.sabc.headers import (
     http_date,
     line_problem,
 )
+from polywire.wire.frame import Frame
 
 EMPTY_LINE: Final = b"\r\n\r\n"
 

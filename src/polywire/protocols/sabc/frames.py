@@ -11,7 +11,6 @@ from typing import Final, final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from polywire.protocols.frame import RAW_KEPT, Frame
 from polywire.protocols.sabc.bodies import TERMINATOR
 from polywire.protocols.sabc.commands import Error
 from polywire.protocols.sabc.encoding import encode
@@ -33,6 +32,7 @@ from polywire.protocols.sabc.intake import (
     of_dropped_message,
 )
 from polywire.protocols.sabc.message_frames import MessageDecoder
+from polywire.wire.frame import RAW_KEPT, Frame
 
 __all__ = ["Decoder", "MessageDecoder", "encode"]
 

@@ -8,7 +8,6 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Message
 from polywire.protocols.sabc.errors import LIMIT, MALFORMED, UNAUTHORIZED, Refused
 from polywire.protocols.sabc.headers import (
@@ -25,6 +24,7 @@ from polywire.protocols.sabc.headers import (
     line_problem,
     parse_http_date,
 )
+from polywire.wire.frame import Frame
 
 SHOWN: Final = 40
 

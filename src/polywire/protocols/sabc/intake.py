@@ -7,7 +7,6 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from polywire.protocols.frame import RAW_KEPT, Discarded, Frame
 from polywire.protocols.sabc.bodies import boundary_mark, from_base64
 from polywire.protocols.sabc.commands import Error, Message
 from polywire.protocols.sabc.errors import LIMIT, MALFORMED, UNAUTHORIZED, Refused, RemoteProtocolError
@@ -24,6 +23,7 @@ from polywire.protocols.sabc.head import (
 )
 from polywire.protocols.sabc.headers import BASE64, COMMANDS, CONTENT_ENCODING, TRUNCATED, YES, header, without
 from polywire.protocols.sabc.unfinished import Unfinished
+from polywire.wire.frame import RAW_KEPT, Discarded, Frame
 
 MAX_MESSAGE: Final = 16 * 1024 * 1024
 MAX_HEAD: Final = 16 * 1024

@@ -12,8 +12,6 @@ from polywire.hub.client import Client
 from polywire.hub.message import Message
 from polywire.hub.outbox import JOIN_BELOW
 from polywire.hub.services import CallError
-from polywire.protocols import websocket
-from polywire.protocols.frame import Frame
 from polywire.protocols.sabc.bodies import TERMINATOR, unfit
 from polywire.protocols.sabc.commands import Error
 from polywire.protocols.sabc.encoding import cut_before, encode, may_begin
@@ -21,6 +19,8 @@ from polywire.protocols.sabc.headers import TRUNCATED, Header
 from polywire.protocols.sabc.intake import BLANK, error_reply
 from polywire.protocols.sabc.operations import SENT_MSG_ID, error_headers
 from polywire.protocols.sabc.translation import apart, content, shared
+from polywire.wire import websocket
+from polywire.wire.frame import Frame
 
 MORE: Final = b"\r\nmsg-more::yes\r\n\r\n"
 LONGEST: Final = 1 << 62

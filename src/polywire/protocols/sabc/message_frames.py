@@ -4,7 +4,6 @@ from typing import final
 
 from mypy_extensions import i64
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.sabc.bodies import TERMINATOR
 from polywire.protocols.sabc.commands import Message
 from polywire.protocols.sabc.errors import MALFORMED, Refused, RemoteProtocolError
@@ -23,6 +22,7 @@ from polywire.protocols.sabc.intake import (
     head_too_long,
     of_dropped_message,
 )
+from polywire.wire.frame import Frame
 
 
 @final

@@ -5,11 +5,11 @@ from typing import ClassVar, Final, final
 
 from mypy_extensions import mypyc_attr
 
-from polywire.protocols.frame import RAW_KEPT, Discarded, Frame
 from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.errors import MALFORMED
 from polywire.protocols.sabc.headers import Header, header, line_problem
 from polywire.protocols.sabc.intake import error_reply
+from polywire.wire.frame import RAW_KEPT, Discarded, Frame
 
 OP: Final = "op"
 DESTINATION: Final = "destination"

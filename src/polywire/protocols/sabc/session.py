@@ -11,7 +11,6 @@ from polywire.hub.client import Client
 from polywire.hub.hub import DRAINING as HUB_DRAINING
 from polywire.hub.hub import Hub
 from polywire.hub.peer import Limits, Login, Peer, Refusal
-from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.sabc import errors
 from polywire.protocols.sabc.answers import Answers
 from polywire.protocols.sabc.assembly import Assembly, Whole
@@ -27,6 +26,7 @@ from polywire.protocols.sabc.requests import UNKNOWN, Requests
 from polywire.protocols.sabc.state import Session, Side, State, new_session_id
 from polywire.protocols.sabc.subscriptions import Queues
 from polywire.protocols.sabc.translation import incoming
+from polywire.wire.frame import Discarded, Frame
 
 PROTOCOL: Final = "sabc"
 TOO_LARGE: Final = ("SABC-130", "SABC-133")

@@ -8,7 +8,6 @@ from enum import Enum
 from secrets import token_urlsafe
 from typing import Final
 
-from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Error, Message
 from polywire.protocols.sabc.errors import CONFLICT, DRAINING, MALFORMED, UNAUTHORIZED, LocalProtocolError
 from polywire.protocols.sabc.headers import (
@@ -20,6 +19,7 @@ from polywire.protocols.sabc.headers import (
     MESSAGE,
 )
 from polywire.protocols.sabc.intake import error_reply
+from polywire.wire.frame import Discarded, Frame
 
 
 class Side(Enum):

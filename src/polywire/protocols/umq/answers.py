@@ -6,14 +6,14 @@ from polywire.hub.client import Client
 from polywire.hub.message import Attached, Message
 from polywire.hub.outbox import Outbox
 from polywire.hub.services import CallError, service_error
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq.base36 import write
 from polywire.protocols.umq.calls import IncomingCalls
 from polywire.protocols.umq.codes import FatalCode, error_text, read_failure, write_failure
 from polywire.protocols.umq.envelopes import write_answer
 from polywire.protocols.umq.frames import Call, CallException, Result, encode
 from polywire.protocols.umq.updates import SLOW_READER, attach, bare
-from polywire.protocols.websocket import text
+from polywire.wire.frame import Frame
+from polywire.wire.websocket import text
 
 # UMQ-147: the codes for the errors of the hub itself.
 CODES: Final = {

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Final, TypeVar, final
 import msgspec
 from mypy_extensions import mypyc_attr
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq.errors import LocalProtocolError, MethodError
+from polywire.wire.frame import Frame
 
 JSON_TYPE: Final = "application/json"  # UMQ-120
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Final, final
 import msgspec
 from mypy_extensions import mypyc_attr
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq.bodies import Body, Payload, decode_json, encode_json, read_json_body, write_json_body
 from polywire.protocols.umq.errors import MethodError
 from polywire.protocols.umq.json_objects import EnvelopeObject, Header
+from polywire.wire.frame import Frame
 
 
 @final

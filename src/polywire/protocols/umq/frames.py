@@ -9,11 +9,11 @@ from typing import ClassVar, Final, final
 
 from mypy_extensions import i32, i64, mypyc_attr
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq.attachments import AttachmentQueue
 from polywire.protocols.umq.base36 import SAFE_DIGITS, digit, read, write
 from polywire.protocols.umq.codes import MAX_CODE, FatalCode, describe, read_error_text
 from polywire.protocols.umq.errors import LocalProtocolError, RemoteProtocolError
+from polywire.wire.frame import Frame
 
 MAX_TEXT: Final = 16 * 1024 * 1024
 MAX_BINARY: Final = 16 * 1024 * 1024

@@ -11,7 +11,6 @@ from typing import ClassVar, Final, TypeAlias, TypeVar, final
 import msgspec
 from mypy_extensions import mypyc_attr
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq.base36 import MAX_NUMBER, parse
 from polywire.protocols.umq.bodies import (
     Body,
@@ -24,6 +23,7 @@ from polywire.protocols.umq.bodies import (
 from polywire.protocols.umq.codes import FatalCode
 from polywire.protocols.umq.errors import LocalProtocolError, MethodError
 from polywire.protocols.umq.json_objects import CallOptions, Header, PublishOptions, SubscribeOptions
+from polywire.wire.frame import Frame
 
 MAX_TIMEOUT: Final = 0xFFFF_FFFF
 """UMQ-126: the longest timeout in ms; what RPC over MQTT can carry, too."""

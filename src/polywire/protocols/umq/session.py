@@ -11,7 +11,6 @@ from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.services import CallError
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq.answers import Answers, provider_error
 from polywire.protocols.umq.attribute_book import Owned, book_of
 from polywire.protocols.umq.attributes import Attributes
@@ -45,6 +44,7 @@ from polywire.protocols.umq.serving import Serving
 from polywire.protocols.umq.state import Machine, Role, State
 from polywire.protocols.umq.topics import Action, Subscriptions
 from polywire.security.credentials import CredentialsError, read_hello
+from polywire.wire.frame import Frame
 
 TOO_BIG: Final = "UMQ-133"
 

@@ -21,7 +21,7 @@ from polywire.protocols.umq.bodies import Body, Payload, write_bare_body
 from polywire.protocols.umq.envelopes import write_envelope
 from polywire.protocols.umq.errors import LocalProtocolError
 from polywire.protocols.umq.json_objects import Header
-from polywire.protocols.websocket import TEXT, binary, header, text
+from polywire.wire.websocket import TEXT, binary, header, text
 
 SLOW_READER: Final = "slow-reader"
 UNENCODABLE: Final = "unencodable"

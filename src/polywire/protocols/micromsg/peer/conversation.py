@@ -10,7 +10,6 @@ from polywire.client.errors import ConnectionLost, Refused
 from polywire.client.inbox import Intake
 from polywire.client.link import Link
 from polywire.client.peer import LivePeer
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import commands, errors, frames
 from polywire.protocols.micromsg.errors import RemoteProtocolError, ends_connection
 from polywire.protocols.micromsg.extensions import ACK, BATCH_ACK, DOTNET
@@ -27,6 +26,7 @@ from polywire.protocols.micromsg.peer.outflow import Outflow
 from polywire.protocols.micromsg.peer.subscribing import Subscribing
 from polywire.protocols.micromsg.state import State
 from polywire.protocols.micromsg.windows import read_ack
+from polywire.wire.frame import Frame
 
 Admit = Callable[[Mapping[str, str] | None], Awaitable[None] | None]
 """Looks at what ``x-auth`` says (None without it): raises ``Failure`` to refuse."""

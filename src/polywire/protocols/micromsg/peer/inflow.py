@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg import properties
 from polywire.protocols.micromsg.dotnet import TypeReader
 from polywire.protocols.micromsg.errors import LocalProtocolError
@@ -20,6 +19,7 @@ from polywire.protocols.micromsg.json_payload import check
 from polywire.protocols.micromsg.negotiation import Agreement
 from polywire.protocols.micromsg.properties import Value
 from polywire.protocols.micromsg.windows import ReceiveWindow, ack, nack
+from polywire.wire.frame import Frame
 
 
 def _nothing() -> None:

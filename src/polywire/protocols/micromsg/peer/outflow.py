@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 
 from polywire.client.errors import Closed, ConnectionLost
 from polywire.client.link import Link
-from polywire.protocols.frame import Frame
 from polywire.protocols.micromsg.dotnet import TypeWriter
 from polywire.protocols.micromsg.errors import LocalProtocolError
 from polywire.protocols.micromsg.extensions import DOTNET
@@ -16,6 +15,7 @@ from polywire.protocols.micromsg.json_payload import problem
 from polywire.protocols.micromsg.negotiation import Agreement
 from polywire.protocols.micromsg.peer.failures import Failure
 from polywire.protocols.micromsg.windows import SendWindow
+from polywire.wire.frame import Frame
 
 Done = Callable[[Exception | None], None]
 """Told what became of a message: None where it was acknowledged, or written and there are no acks."""

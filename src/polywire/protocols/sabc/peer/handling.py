@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from polywire.client.work import Work
-from polywire.protocols.frame import Frame
 from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.commands import Error, Message
 from polywire.protocols.sabc.errors import DRAINING, LIMIT, NOT_FOUND
@@ -19,6 +18,7 @@ from polywire.protocols.sabc.headers import TRUNCATED, YES, Header, header
 from polywire.protocols.sabc.peer.failures import Failure
 from polywire.protocols.sabc.peer.sending import Sender
 from polywire.protocols.sabc.state import State
+from polywire.wire.frame import Frame
 
 if TYPE_CHECKING:
     from polywire.protocols.sabc.peer.peer import Peer

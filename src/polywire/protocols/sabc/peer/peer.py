@@ -12,7 +12,6 @@ from polywire.client.errors import ConnectionLost, Refused
 from polywire.client.inbox import Intake
 from polywire.client.message import Body, octets
 from polywire.client.peer import LivePeer
-from polywire.protocols.frame import Discarded, Frame
 from polywire.protocols.sabc.assembly import Assembly, Whole
 from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Error, Message
 from polywire.protocols.sabc.errors import DRAINING, LIMIT, TOO_SLOW, UNAUTHORIZED, RemoteProtocolError
@@ -24,6 +23,7 @@ from polywire.protocols.sabc.peer.handling import ANSWERING, Handler, Handling, 
 from polywire.protocols.sabc.peer.limits import DEFAULT_LIMITS, Limits
 from polywire.protocols.sabc.peer.sending import Sender
 from polywire.protocols.sabc.state import Session, Side, State, new_session_id
+from polywire.wire.frame import Discarded, Frame
 
 TEMPORARY = (DRAINING, LIMIT)
 

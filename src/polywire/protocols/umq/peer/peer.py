@@ -10,7 +10,6 @@ from typing import Any
 from polywire.client.errors import ConnectionLost, Refused
 from polywire.client.inbox import LIMIT, Intake
 from polywire.client.peer import LivePeer
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq import frames
 from polywire.protocols.umq.attributes import Attribute, Attributes
 from polywire.protocols.umq.codes import FatalCode, describe
@@ -24,6 +23,7 @@ from polywire.protocols.umq.peer.limits import DEFAULT_LIMITS, Limits
 from polywire.protocols.umq.peer.sending import Attachable, Sender
 from polywire.protocols.umq.peer.streaming import Publication, Streaming, Subscription
 from polywire.protocols.umq.state import Machine, Role, State
+from polywire.wire.frame import Frame
 
 TEMPORARY = (FatalCode.UNAVAILABLE, FatalCode.LIMIT_EXCEEDED, FatalCode.SHUTTING_DOWN)
 """The codes with which a server may refuse a client that it would take later."""

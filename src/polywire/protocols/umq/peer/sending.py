@@ -11,9 +11,9 @@ from inspect import iscoroutine
 
 from polywire.client.errors import Closed, ConnectionLost
 from polywire.client.link import Link
-from polywire.protocols.frame import Frame
 from polywire.protocols.umq.frames import Attachment, AttachmentError, encode
 from polywire.protocols.umq.state import Machine, State
+from polywire.wire.frame import Frame
 
 Attachable = bytes | Awaitable[bytes]
 """What may be attached: octets, or what will give them. One that raises is told to the other side as failed."""

@@ -4,7 +4,7 @@ import copy
 import pickle
 
 from polywire.protocols.fmqp import Publication, Subscription
-from polywire.protocols.frame import Discarded, Run
+from polywire.wire.frame import Discarded, Run
 
 
 def test_frames_of_one_class_with_equal_fields_are_equal() -> None:

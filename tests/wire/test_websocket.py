@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from websockets.frames import Frame
 from websockets.streams import StreamReader
 
-from polywire.protocols import websocket
+from polywire.wire import websocket
 
 
 def read_back(data: bytes, *, mask: bool = False) -> Frame:

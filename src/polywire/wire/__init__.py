@@ -1,0 +1,1 @@
+"""What the codecs of all protocols share: frame values, byte buffers, WebSocket frames. Nothing here does IO."""
