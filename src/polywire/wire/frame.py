@@ -5,12 +5,20 @@ matching. Fields are ``Final``: mypy forbids changing them, and a compiled class
 only immutable values, so they can't form reference cycles and stay out of the garbage collector (``acyclic``).
 """
 
+from enum import Enum
 from typing import ClassVar, Final, final
 
 from mypy_extensions import mypyc_attr
 
 RAW_KEPT = 1024
 """How many octets of a discarded frame are kept for whoever wants to see what it was."""
+
+
+class Role(Enum):
+    """Which end of a connection this is: the one that accepts, or the one that connects."""
+
+    SERVER = "server"
+    CLIENT = "client"
 
 
 @mypyc_attr(acyclic=True)
