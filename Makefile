@@ -54,8 +54,8 @@ build: $(BUILT) ## compile the hot modules in place (POLYWIRE_PURE=1: not)
 proto: $(INSTALLED) ## generate the protobuf modules anew from their .proto files
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src $$(find src -name '*.proto')
 
-test: setup ## run all tests, the conformance table and a few seconds of fuzzing
-	@$(BIN)/python -m pytest -n $(WORKERS) --conformance $(TESTS)
+test: setup ## run all tests, the conformance table and a few seconds of fuzzing; TESTS=… runs only those
+	@$(BIN)/python -m pytest -n $(WORKERS) $(or $(TESTS),--conformance)
 
 lint: $(INSTALLED) ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .

@@ -49,6 +49,7 @@ def hot_extensions() -> list[Extension]:
     # not compiled again all the same. Modules that are not compiled may import what is not there during a build, Spark
     # say, so their errors don't count here.
     options = ["--cache-dir=/dev/null", "--follow-imports=silent"]
+    print(f"translating {len(names)} modules to C, which takes about a minute", file=sys.stderr, flush=True)
     extensions = mypycify([*options, *paths], opt_level="3", debug_level="0", separate=True)
     for extension in extensions:
         extension.depends.append(__file__)
@@ -64,10 +65,11 @@ def mended(source: str) -> str:
 
 
 class BuildHotModules(build_ext):
-    """Compiles extensions side by side, and mypyc's runtime once: anew for each of them takes as long as the rest."""
+    """Compiles extensions side by side, and mypyc's runtime once: compiling it for each takes as long as the rest."""
 
     def build_extensions(self) -> None:
         """Build all of them, passing over runtime files whose object is there."""
+        self._built = 0
         compile_file = self.compiler._compile  # noqa: SLF001 - the one place where a file can be passed over
         one_at_a_time = threading.Lock()
 
@@ -84,6 +86,17 @@ class BuildHotModules(build_ext):
         self.compiler.linker_so = [word for word in self.compiler.linker_so if not word.startswith("-Wl,-rpath,")]
         self.parallel = os.cpu_count()
         super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        """Build one, and show how far it is: on a terminal in place, elsewhere now and then."""
+        super().build_extension(ext)
+        self._built += 1
+        if sys.stderr.isatty():
+            print(f"\r\x1b[Kcompiled {self._built} of {len(self.extensions)}", end="", file=sys.stderr, flush=True)
+        elif self._built % 20 == 0 or self._built == len(self.extensions):
+            print(f"compiled {self._built} of {len(self.extensions)}", file=sys.stderr, flush=True)
+        if sys.stderr.isatty() and self._built == len(self.extensions):
+            print(file=sys.stderr)
 
 
 setup(ext_modules=hot_extensions(), cmdclass={"build_ext": BuildHotModules})

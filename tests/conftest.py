@@ -1,7 +1,12 @@
 """What all tests share."""
 
+import contextlib
+import ctypes
+import gc
 import importlib.util
 import os
+import signal
+import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -32,3 +37,37 @@ def pytest_sessionstart() -> None:
         source = origin.with_name(name.rpartition(".")[2] + ".py")
         if source.stat().st_mtime > origin.stat().st_mtime:
             pytest.exit(f"{source} is newer than its compiled module: run 'make build' first", returncode=2)
+
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Ctrl-C reach the programs under test, and adopt what an interrupted worker leaves behind."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As under nohup, and in some CI systems. Programs would inherit it, and tests that interrupt them would hang.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not hasattr(config, "workerinput") and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected out of the garbage collections that tests ask for."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End hubs and JVMs whose test was interrupted."""
+    if not hasattr(config, "workerinput") and sys.platform == "linux":
+        while left := _children():
+            for process in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(process, 0)
+
+
+def _children() -> list[int]:
+    """The ids of this process's children, adopted ones included."""
+    return [int(each) for task in Path("/proc/self/task").iterdir() for each in (task / "children").read_text().split()]

@@ -40,6 +40,10 @@ class ConformanceReport:
         self.rules = rules
         self.passed: defaultdict[str, int] = defaultdict(int)
         self.failed: defaultdict[str, int] = defaultdict(int)
+        self.interrupted = False
+
+    def pytest_keyboard_interrupt(self) -> None:
+        self.interrupted = True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         outcome = self.passed if report.passed else self.failed
@@ -69,5 +73,8 @@ class ConformanceReport:
                 rules = [rule for rule in mine if rule.level == level]
                 columns += f" {len(rules):>8} {sum(map(self.proven, rules)):>7}"
             write(f"{protocol:<10} {len(mine):>6}{columns}")
+        if self.interrupted:
+            write("the run was interrupted: rules whose tests did not run are not listed")
+            return
         for rule in self.missing():
             write(f"missing: {rule.number} {rule.text}")
