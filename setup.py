@@ -6,7 +6,6 @@ With ``POLYWIRE_PURE=1``, or where there is no C compiler, nothing is compiled a
 
 import os
 import re
-import runpy
 import shutil
 import sys
 import threading
@@ -43,7 +42,10 @@ def hot_extensions() -> list[Extension]:
         return []
     from mypyc.build import mypycify  # noqa: PLC0415 - a pure build must not need mypyc
 
-    names: tuple[str, ...] = runpy.run_path(str(SOURCE / "polywire" / "compilation.py"))["HOT_MODULES"]
+    sys.path.insert(0, str(SOURCE.absolute()))
+    from polywire.compilation import hot_modules  # noqa: PLC0415 - found there, whatever is installed
+
+    names = hot_modules()
     paths = [str(SOURCE / Path(*name.split(".")).with_suffix(".py")) for name in names]
     # mypyc 2.4 fails on classes it reads back from mypy's cache, so it gets none; C files that did not change are
     # not compiled again all the same. Modules that are not compiled may import what is not there during a build, Spark

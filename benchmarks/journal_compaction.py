@@ -22,7 +22,7 @@ from polywire.journal.housekeeping import Housekeeping
 from polywire.journal.kinds import KINDS
 from polywire.journal.log import Log
 from polywire.journal.retention import KeepLimits
-from polywire.journal.schema import KIND_VALUES, PROTOCOL_VALUES, SCHEMA, node_values
+from polywire.journal.schema import KIND_VALUES, SCHEMA, node_values, protocol_values
 
 BATCH = 16_384
 BATCHES = 64
@@ -43,7 +43,7 @@ def rows() -> Any:
         "ts": pa.array([1_700_000_000_000_000 + offset * SPACING for offset in offsets], pa.timestamp("us", tz="UTC")),
         "node": pa.DictionaryArray.from_arrays(codes, node_values("bench")),
         "kind": pa.DictionaryArray.from_arrays(codes, KIND_VALUES),
-        "protocol": pa.DictionaryArray.from_arrays(codes, PROTOCOL_VALUES),
+        "protocol": pa.DictionaryArray.from_arrays(codes, protocol_values()),
         "connection": pa.array([chance.randrange(100) for _ in offsets], pa.int64()),
         "client": pa.array([f"client-{chance.randrange(100)}" for _ in offsets]),
         "channel": pa.array([f"sensors/{chance.randrange(1000)}/temperature" for _ in offsets]),

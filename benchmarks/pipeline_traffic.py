@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from polywire.journal.kinds import KINDS, LAST_FLAG, PROTOCOLS
+from polywire.journal.kinds import KINDS, LAST_FLAG
 from polywire.journal.log import Log
-from polywire.journal.schema import KIND_VALUES, PROTOCOL_VALUES, SCHEMA, node_values
+from polywire.journal.schema import KIND_VALUES, SCHEMA, node_values, protocol_values
+from polywire.registry import built_in_names
 
 BATCH = 16_384
 CHANNELS = 1_000
@@ -42,7 +43,7 @@ def batch(first: int, rows: int, *, node: str, begin: int, kinds: Any = MIX) -> 
     reply = codes == KINDS.index("reply")
     calls = reply | (codes == KINDS.index("request"))
     numbers = offsets - reply
-    protocols = (numbers % len(PROTOCOLS)).astype(np.int8)
+    protocols = (numbers % len(built_in_names())).astype(np.int8)
     services = pc.binary_join_element_wise("service", _text(numbers % 10), "/method", _text(numbers % 7), "")
     topics = pc.binary_join_element_wise("plant/", _text(offsets % 10), "/sensor/", _text(offsets % CHANNELS), "")
     isolated = pa.array(calls)
@@ -51,7 +52,7 @@ def batch(first: int, rows: int, *, node: str, begin: int, kinds: Any = MIX) -> 
         "ts": pa.array(begin + offsets * (1_000_000 // ROWS_PER_SECOND)).cast(pa.timestamp("us", tz="UTC")),
         "node": _coded(np.zeros(rows, dtype=np.int8), node_values(node)),
         "kind": _coded(codes, KIND_VALUES),
-        "protocol": _coded(protocols, PROTOCOL_VALUES),
+        "protocol": _coded(protocols, protocol_values()),
         "connection": pa.array(numbers % CONNECTIONS),
         "client": pc.binary_join_element_wise("client-", _text(numbers % CONNECTIONS), ""),
         "channel": pc.if_else(isolated, services, topics),

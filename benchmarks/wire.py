@@ -15,8 +15,9 @@ from collections.abc import Iterator
 
 from benchmarks.wire_cases import Case
 from polywire.memory import tune_allocator
-from polywire.protocols import PROTOCOLS
+from polywire.registry import built_in
 
+PROTOCOLS = [each.name for each in built_in()]
 ROUNDS = 7
 ROUND_SECONDS = 0.05
 CHUNK = 64 * 1024

@@ -23,11 +23,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from polywire.protocols import PROTOCOLS
+from polywire.registry import built_in
 
 HERE = Path(__file__).parent
 GRACE = 120
-LISTENERS = ("umq", "micromsg", "fmqp", "mqtt", "mqtt_ws", "sabc", "sabc_ws", "http")
+PROTOCOLS = tuple(each.name for each in built_in())
+LISTENERS = (*(listener.key for each in built_in() for listener in each.listeners), "http")
 
 
 def run(target: str, command: list[str], seconds: int, started: float) -> tuple[str, bool, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from polywire.compilation import HOT_MODULES, pure_wanted
+from polywire.compilation import hot_modules, pure_wanted
 
 pytest_plugins = ["tests.conformance.report"]
 
@@ -29,7 +29,7 @@ def pytest_sessionstart() -> None:
     """Refuse to test compiled modules that are older than their sources."""
     if pure_wanted():
         return
-    for name in HOT_MODULES:
+    for name in hot_modules():
         spec = importlib.util.find_spec(name)
         origin = Path(spec.origin) if spec is not None and spec.origin else None
         if origin is None or not origin.name.endswith(tuple(EXTENSION_SUFFIXES)):

@@ -11,9 +11,10 @@ from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.outbox import DROP
 from polywire.hub.peer import Limits, Login, Refusal
+from polywire.registry import built_in
 from tests.hub.links import Clock, FakeLink, Loop
 
-PROTOCOLS = ["umq", "micromsg", "fmqp", "mqtt", "mqttrpc", "sabc"]
+PROTOCOLS = [each.name for each in built_in()]
 
 
 class Wire(FakeLink):

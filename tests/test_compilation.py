@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import polywire
-from polywire.compilation import HOT_MODULES, pure_wanted
+from polywire.compilation import hot_modules, pure_wanted
 from polywire.protocols.fmqp import Publication
 
 SCRIPT = "import polywire; print(sorted(set(polywire.compiled().values())))"
@@ -24,7 +24,7 @@ del trie, nest
 
 
 def test_every_hot_module_is_told_of() -> None:
-    assert list(polywire.compiled()) == list(HOT_MODULES)
+    assert list(polywire.compiled()) == list(hot_modules())
 
 
 def test_hot_modules_run_all_compiled_or_all_interpreted() -> None:

@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 from polywire.errors import LocalProtocolError, PolywireError, RemoteProtocolError
-from polywire.protocols import PROTOCOLS
+from polywire.registry import built_in
 
 
 def test_a_remote_error_says_what_where_and_by_which_rule() -> None:
@@ -24,7 +24,7 @@ def test_a_local_error_says_what_and_by_which_rule() -> None:
     assert str(LocalProtocolError("topic too long", rule="X-02")) == "topic too long (X-02)"
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [each.name for each in built_in()])
 def test_each_protocol_has_its_branch_of_the_tree(protocol: str) -> None:
     module = importlib.import_module(f"polywire.protocols.{protocol}")
     assert issubclass(module.LocalProtocolError, LocalProtocolError)

@@ -1,8 +1,8 @@
 """Which modules mypyc compiles, and whether they run compiled in this process.
 
-The build reads ``HOT_MODULES`` from here (``setup.py`` runs this file by its path), so it must import nothing of
-polywire. At run time ``compiled()`` tells what was loaded, and ``POLYWIRE_PURE=1`` makes this process load the
-sources even where compiled modules lie beside them.
+The build asks ``hot_modules()``, in an environment that has what is needed to build and nothing else, so what this
+imports must not need more. At run time ``compiled()`` tells what was loaded, and ``POLYWIRE_PURE=1`` makes this process
+load the sources even where compiled modules are beside them.
 """
 
 import importlib
@@ -11,12 +11,10 @@ import sys
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from pathlib import Path
 
-HOT_MODULES = (
+_SHARED = (
     "polywire.wire.frame",
     "polywire.wire.buffers",
     "polywire.wire.websocket",
-    "polywire.protocols.fmqp.topics",
-    "polywire.protocols.fmqp.frames",
     "polywire.journal.kinds",
     "polywire.journal.columns",
     "polywire.hub.channels",
@@ -37,80 +35,16 @@ HOT_MODULES = (
     "polywire.hub.recorder",
     "polywire.hub.runs",
     "polywire.hub.hub",
-    "polywire.protocols.fmqp.session",
-    "polywire.protocols.mqttrpc.wire",
-    "polywire.protocols.mqttrpc.frames",
-    "polywire.protocols.mqttrpc.failures",
-    "polywire.protocols.mqttrpc.publisher",
-    "polywire.protocols.mqttrpc.outgoing",
-    "polywire.protocols.mqttrpc.incoming",
-    "polywire.protocols.mqttrpc.session",
-    "polywire.protocols.umq.base36",
-    "polywire.protocols.umq.attachments",
-    "polywire.protocols.umq.frames",
-    "polywire.protocols.umq.state",
-    "polywire.protocols.umq.ids",
-    "polywire.protocols.umq.calls",
-    "polywire.protocols.umq.callbacks",
-    "polywire.protocols.umq.topics",
-    "polywire.protocols.umq.bodies",
-    "polywire.protocols.umq.methods",
-    "polywire.protocols.umq.envelopes",
-    "polywire.protocols.umq.updates",
-    "polywire.protocols.umq.answers",
-    "polywire.protocols.umq.gathering",
-    "polywire.protocols.umq.serving",
-    "polywire.protocols.umq.calling",
-    "polywire.protocols.umq.open_topics",
-    "polywire.protocols.umq.requests",
-    "polywire.protocols.umq.session",
-    "polywire.protocols.mqtt.packets",
-    "polywire.protocols.mqtt.topics",
-    "polywire.protocols.mqtt.reading",
-    "polywire.protocols.mqtt.writing",
-    "polywire.protocols.mqtt.publications",
-    "polywire.protocols.mqtt.frames",
-    "polywire.protocols.mqtt.flows",
-    "polywire.protocols.sabc.headers",
-    "polywire.protocols.sabc.commands",
-    "polywire.protocols.sabc.bodies",
-    "polywire.protocols.sabc.head",
-    "polywire.protocols.sabc.unfinished",
-    "polywire.protocols.sabc.intake",
-    "polywire.protocols.sabc.encoding",
-    "polywire.protocols.sabc.message_frames",
-    "polywire.protocols.sabc.frames",
-    "polywire.protocols.sabc.assembly",
-    "polywire.protocols.sabc.operations",
-    "polywire.protocols.sabc.translation",
-    "polywire.protocols.sabc.line",
-    "polywire.protocols.sabc.subscriptions",
-    "polywire.protocols.sabc.calls",
-    "polywire.protocols.sabc.answers",
-    "polywire.protocols.sabc.requests",
-    "polywire.protocols.sabc.session",
-    "polywire.protocols.micromsg.url_encoding",
-    "polywire.protocols.micromsg.grammar",
-    "polywire.protocols.micromsg.extensions",
-    "polywire.protocols.micromsg.properties",
-    "polywire.protocols.micromsg.frames",
-    "polywire.protocols.micromsg.filters",
-    "polywire.protocols.micromsg.windows",
-    "polywire.protocols.micromsg.json_payload",
-    "polywire.protocols.mqtt.ledger",
-    "polywire.protocols.mqtt.stored",
-    "polywire.protocols.mqtt.outgoing",
-    "polywire.protocols.mqtt.incoming",
-    "polywire.protocols.mqtt.subscriptions",
-    "polywire.protocols.mqtt.session",
-    "polywire.protocols.micromsg.bridge",
-    "polywire.protocols.micromsg.outgoing",
-    "polywire.protocols.micromsg.receivers",
-    "polywire.protocols.micromsg.places",
-    "polywire.protocols.micromsg.subscribing",
-    "polywire.protocols.micromsg.session",
     "polywire.server.endpoint",
 )
+"""The hot modules that belong to no protocol."""
+
+
+def hot_modules() -> tuple[str, ...]:
+    """The modules that are compiled: those that all protocols share, and the ``hot`` ones of each."""
+    from polywire.registry import built_in  # noqa: PLC0415 - "import polywire" does not need it
+
+    return (*_SHARED, *(f"{each.package}.{module}" for each in built_in() for module in each.hot))
 
 
 def pure_wanted() -> bool:
@@ -136,7 +70,7 @@ def load_sources_only(package: Path) -> None:
 def compiled() -> dict[str, bool]:
     """Each hot module by name, and whether it runs compiled here."""
     found = {}
-    for name in HOT_MODULES:
+    for name in hot_modules():
         origin = importlib.import_module(name).__file__ or ""
         found[name] = not origin.endswith(tuple(SOURCE_SUFFIXES))
     return found

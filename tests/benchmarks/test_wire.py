@@ -4,10 +4,10 @@ import importlib
 
 import pytest
 
-from polywire.protocols import PROTOCOLS
+from polywire.registry import built_in
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [each.name for each in built_in()])
 def test_every_case_runs(protocol: str) -> None:
     module = importlib.import_module(f"benchmarks.wire_cases.{protocol}")
     cases = module.cases()

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from polywire.cli.decode import explain
 from polywire.cli.main import app
-from polywire.protocols.explaining import explain
 from polywire.protocols.fmqp import Publication, Subscription
 from polywire.protocols.fmqp import encode as encode_fmqp
 from polywire.protocols.mqtt import Connect, Publish, encode

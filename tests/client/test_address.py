@@ -1,7 +1,8 @@
 import pytest
 
-from polywire.client.address import SCHEMES, Address, parse
+from polywire.client.address import Address, parse
 from polywire.client.errors import AddressError
+from polywire.registry import built_in
 
 NOTHING: dict[str, str] = {}
 
@@ -33,7 +34,7 @@ def test_a_url_is_completed_by_its_defaults(url: str, wanted: str) -> None:
     assert str(parse(url, environment=NOTHING)) == wanted
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", [scheme for each in built_in() for scheme in each.schemes])
 def test_every_scheme_is_read_back_as_it_is_written(scheme: str) -> None:
     address = parse(f"{scheme}:/run/x" if scheme.endswith("unix") else f"{scheme}://host", environment=NOTHING)
     assert parse(str(address), environment=NOTHING) == address

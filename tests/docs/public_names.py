@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from polywire.protocols import PROTOCOLS
+from polywire.registry import built_in
 
 PAGES = Path(__file__).parents[2] / "docs" / "protocols"
 _GENERATED = re.compile(r"(?<=<!-- names -->\n).*(?=<!-- end of names -->)", re.DOTALL)
@@ -41,7 +41,7 @@ def _about(thing: object) -> str:
 def main() -> int:
     """Write the tables, or check them."""
     stale = 0
-    for protocol in PROTOCOLS:
+    for protocol in [each.name for each in built_in()]:
         path = PAGES / f"{protocol}.md"
         page = path.read_text(encoding="utf-8")
         wanted = page_with_names(protocol, page)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polywire.client.address import SCHEMES
-from polywire.client.features import EVERY, FEATURES
+from polywire.registry import FEATURES, built_in
 from tests.hub_process import HubProcess, running_hub
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -47,8 +46,8 @@ def test_the_page_tells_what_each_protocol_can_do() -> None:
     page = (DOCS / "clients.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([a-z_]+)`(?:[^|]*)\| ((?:yes|no)(?: \| (?:yes|no)){4}) \|$", page, re.MULTILINE))
     wanted = {
-        what: " | ".join("yes" if protocol in can else "no" for protocol in EVERY)
-        for what, can in FEATURES.items()
+        what: " | ".join("yes" if what in each.can else "no" for each in built_in() if each.schemes)
+        for what in FEATURES
         if what.isidentifier()
     }
     assert rows == wanted
@@ -56,4 +55,4 @@ def test_the_page_tells_what_each_protocol_can_do() -> None:
 
 def test_the_page_lists_every_scheme() -> None:
     page = (DOCS / "clients.md").read_text(encoding="utf-8")
-    assert {scheme for scheme in SCHEMES if f"`{scheme}`" not in page} == set()
+    assert {scheme for each in built_in() for scheme in each.schemes if f"`{scheme}`" not in page} == set()

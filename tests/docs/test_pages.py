@@ -12,7 +12,7 @@ import pytest
 import polywire
 import polywire.journal
 from polywire.journal import Log
-from polywire.protocols import PROTOCOLS
+from polywire.registry import built_in
 from polywire.server.config import load
 from tests.conformance.rules import read_page
 from tests.journal.rows import NODE, compact, rows
@@ -52,7 +52,7 @@ def test_every_piece_of_configuration_is_one(page: Path, tmp_path: Path) -> None
         load(config)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [each.name for each in built_in()])
 def test_each_protocol_has_a_page_with_its_rules_and_deviations(protocol: str) -> None:
     page = DOCS / "protocols" / f"{protocol}.md"
     text = page.read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def test_each_protocol_has_a_page_with_its_rules_and_deviations(protocol: str) -
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [each.name for each in built_in()])
 def test_each_page_lists_every_public_name(protocol: str) -> None:
     page = (DOCS / "protocols" / f"{protocol}.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `(\w+)` \| \S", page, re.MULTILINE))

@@ -19,10 +19,11 @@ import pytest
 import polywire
 from polywire.client.opening import Opening
 from polywire.client.reconnect import Backoff
+from polywire.registry import built_in
 from tests.client.loops import run, until
 from tests.hub_process import HubProcess, running_hub
 
-PROTOCOLS = ("umq", "micromsg", "fmqp", "mqtt", "sabc")
+PROTOCOLS = tuple(each.name for each in built_in() if each.listeners)
 ACKNOWLEDGED = ("umq", "micromsg", "mqtt", "sabc")
 """Those whose publishers are told that a message is safe."""
 

@@ -11,13 +11,14 @@ from fuzz.__main__ import LISTENERS
 from fuzz.scripts import Input, scripts
 from fuzz.sessions import FindingError, inner_hub, send
 
-from polywire.protocols import PROTOCOLS, fmqp
+from polywire.protocols import fmqp
+from polywire.registry import built_in
 from tests.hub_process import LISTEN
 
 SECONDS = 4
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [each.name for each in built_in()])
 def test_every_seed_holds_the_contract(protocol: str) -> None:
     target = importlib.import_module(f"fuzz.targets.{protocol}")
     seeds = target.seeds()
@@ -27,7 +28,7 @@ def test_every_seed_holds_the_contract(protocol: str) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [each.name for each in built_in()])
 def test_a_few_seconds_of_fuzzing_find_nothing(protocol: str) -> None:
     command = [sys.executable, "-m", "fuzz", "--seconds", str(SECONDS), protocol]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module

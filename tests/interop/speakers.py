@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Mapping
 
+from polywire.registry import built_in
 from tests.interop.fmqp_speaker import Fmqp
 from tests.interop.micromsg_speaker import Micromsg
 from tests.interop.mqtt_speaker import Mqtt
@@ -10,7 +11,7 @@ from tests.interop.sabc_speaker import Sabc
 from tests.interop.speaker import Speaker, StreamWire, WebSocketWire, Wire
 from tests.interop.umq_speaker import Umq
 
-PROTOCOLS = ["umq", "micromsg", "fmqp", "mqtt", "sabc"]
+PROTOCOLS = [each.name for each in built_in() if each.listeners]
 VARIANTS = ["umq-envelope", "mqtt-ws", "sabc-ws"]
 """The same protocols by another way: UMQ's updates in envelopes, and the two that have a WebSocket listener as well."""
 

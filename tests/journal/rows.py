@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import polywire.journal
-from polywire.journal.kinds import KINDS, PROTOCOLS
-from polywire.journal.schema import KIND_VALUES, PROTOCOL_VALUES, SCHEMA, node_values
+from polywire.journal.kinds import KINDS
+from polywire.journal.schema import KIND_VALUES, SCHEMA, node_values, protocol_values
+from polywire.registry import names
 
 NODE = "here"
 START = 1_700_000_000_000_000
@@ -39,7 +40,7 @@ def rows(first: int, count: int, *, node: str = NODE, body: bytes = b"", **colum
             made.append(_coded([KINDS.index(kind) for kind in kinds], KIND_VALUES))
         elif field.name == "protocol":
             made.append(
-                _coded([None if name is None else PROTOCOLS.index(name) for name in protocols], PROTOCOL_VALUES)
+                _coded([None if name is None else names().index(name) for name in protocols], protocol_values())
             )
         else:
             made.append(pa.array(columns.get(field.name, defaults.get(field.name, [None] * count)), field.type))

@@ -8,14 +8,16 @@ import pytest
 
 from polywire.journal.batches import LARGEST_CONSTANT, BatchMaker
 from polywire.journal.columns import Columns
-from polywire.journal.kinds import ACK, CONNECT, FMQP, KINDS, NO_PROTOCOL, PROTOCOLS, PUBLISH, UMQ
+from polywire.journal.kinds import ACK, CONNECT, KINDS, NO_PROTOCOL, PUBLISH
 from polywire.journal.schema import SCHEMA
 from polywire.protocols.fmqp.frames import Publication, encode
 from polywire.protocols.fmqp.frames import locate as locate_fmqp
 from polywire.protocols.mqtt.packets import Publish
 from polywire.protocols.mqtt.publications import locate as locate_mqtt
 from polywire.protocols.mqtt.writing import encode as encode_mqtt
+from polywire.registry import by_name, names
 
+UMQ, FMQP = by_name("umq").code, by_name("fmqp").code
 TIME = 1_700_000_000_000_000_000
 
 
@@ -162,16 +164,16 @@ def test_whatever_is_appended_comes_out_again() -> None:
     columns = Columns(5)
     expected = []
     for _ in range(2000):
-        kind, protocol = dice.randrange(len(KINDS)), dice.randrange(-1, len(PROTOCOLS))
+        kind, protocol = dice.randrange(len(KINDS)), dice.randrange(-1, len(names()))
         words = [dice.choice(["", "ä", "word", "x" * 50]) for _ in range(4)]
         channel, body = dice.choice(["", "a", "a/ö/c"]), dice.randbytes(dice.choice([0, 1, 100]))
         numbers = (dice.randrange(3), dice.randrange(2), TIME + dice.randrange(2) * 1000)
         columns.append(kind, protocol, *numbers, words[0], channel, body, *words[1:])
-        expected.append((KINDS[kind], None if protocol < 0 else PROTOCOLS[protocol], channel or None, body, words))
+        expected.append((KINDS[kind], None if protocol < 0 else names()[protocol], channel or None, body, words))
     made = rows(columns)
     times = [row["ts"] for row in made]
     assert [_micros(min(times)), _micros(max(times))] == [int(columns.earliest), int(columns.latest)]
-    names = ("client", "correlation", "content_type", "headers")
+    texts = ("client", "correlation", "content_type", "headers")
     for row, (kind_name, protocol_name, channel_name, body, words) in zip(made, expected, strict=True):
         assert (row["kind"], row["protocol"], row["channel"], row["body"]) == (
             kind_name,
@@ -179,4 +181,4 @@ def test_whatever_is_appended_comes_out_again() -> None:
             channel_name,
             body,
         )
-        assert [row[name] for name in names] == [word or None for word in words]
+        assert [row[name] for name in texts] == [word or None for word in words]

@@ -24,7 +24,7 @@ def test_a_head_with_any_one_octet_wrong_is_made_again(node: str) -> None:
 
 def test_the_head_of_a_segment_from_before_there_was_a_kind_is_made_again() -> None:
     for kinds in EARLIER_KINDS:
-        head = make_head("hub-1", kinds)
+        head = make_head("hub-1", kinds=kinds)
         assert head.octets != make_head("hub-1").octets
         octets = bytearray(head.octets + b"batches")
         octets[len(head) - 5] ^= 1

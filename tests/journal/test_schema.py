@@ -4,12 +4,18 @@ import subprocess
 import sys
 
 from polywire.journal import kinds
-from polywire.journal.schema import CODED, PLAIN_SCHEMA, SCHEMA
+from polywire.journal.schema import CODED, PLAIN_SCHEMA, SCHEMA, protocol_values
+from polywire.registry import built_in, built_in_names
 
 
-def test_each_kind_and_protocol_has_its_place_as_its_code() -> None:
+def test_each_kind_has_its_place_as_its_code() -> None:
     assert [getattr(kinds, name.upper()) for name in kinds.KINDS] == list(range(len(kinds.KINDS)))
-    assert [getattr(kinds, name.upper()) for name in kinds.PROTOCOLS] == list(range(len(kinds.PROTOCOLS)))
+
+
+def test_the_stored_codes_of_protocols_never_change() -> None:
+    assert built_in_names() == ("umq", "micromsg", "fmqp", "mqtt", "mqttrpc", "sabc", "http")
+    assert protocol_values(built_in_names()).to_pylist() == list(built_in_names())
+    assert all(built_in_names()[each.code] == each.name for each in built_in())
 
 
 def test_no_two_flags_share_a_bit() -> None:

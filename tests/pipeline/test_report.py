@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from polywire.journal.kinds import PROTOCOLS
 from polywire.pipeline.charts import COLOURS
 from polywire.pipeline.errors import LakeError
 from polywire.pipeline.lake import Lake
 from polywire.pipeline.report import page, write_report
 from polywire.pipeline.report_data import ReportData, gather
 from polywire.pipeline.tables import TABLES
+from polywire.registry import built_in_names
 from tests.pipeline.tables.made_traffic import made
 from tests.pipeline.tables.reference import tables
 from tests.pipeline.tables.rows import frame
@@ -93,7 +93,7 @@ def test_the_page_shows_what_the_tables_hold_and_loads_nothing(spark: SparkSessi
 
 
 def test_every_protocol_has_a_colour_of_its_own() -> None:
-    assert len(PROTOCOLS) < COLOURS  # the last one is for rows without a protocol
+    assert len(built_in_names()) < COLOURS  # the last one is for rows without a protocol
     style = files("polywire.pipeline").joinpath("report.css").read_text(encoding="utf-8")
     assert all(f".{mark}{number} " in style for mark in "slk" for number in range(COLOURS))
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from polywire.journal.kinds import KINDS, PROTOCOLS
+from polywire.journal.kinds import KINDS
 from polywire.journal.log import SEGMENT_OCTETS, Log
-from polywire.journal.schema import KIND_VALUES, PROTOCOL_VALUES, SCHEMA, node_values
+from polywire.journal.schema import KIND_VALUES, SCHEMA, node_values, protocol_values
+from polywire.registry import names
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
@@ -41,8 +42,8 @@ def journal_rows(rows: Iterable[Row], *, node: str = "n1", first_offset: int = 0
         elif field.name == "kind":
             columns.append(_coded([KINDS.index(value) for value in values], KIND_VALUES))
         elif field.name == "protocol":
-            codes = [None if value is None else PROTOCOLS.index(value) for value in values]
-            columns.append(_coded(codes, PROTOCOL_VALUES))
+            codes = [None if value is None else names().index(value) for value in values]
+            columns.append(_coded(codes, protocol_values()))
         else:
             columns.append(pa.array(values, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

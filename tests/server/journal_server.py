@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from polywire.hub.hub import Hub
-from polywire.journal.kinds import PROTOCOLS
+from polywire.registry import HTTP_CODE, names
 from polywire.server.address import Address
 from polywire.server.admission import make_admission
 from polywire.server.config import load
@@ -32,7 +32,7 @@ class Pages:
 
     def faults(self) -> dict[str, int]:
         """What was counted as wrong."""
-        return self._hub.counters[PROTOCOLS.index("http")].faults
+        return self._hub.counters[HTTP_CODE].faults
 
     def wait_for_fault(self, fault: str) -> None:
         """Until it is counted."""
@@ -73,7 +73,7 @@ def serving(
     ready = threading.Event()
 
     async def start() -> None:
-        hub = Hub(loop.call_soon, loop.call_later, time.time_ns, list(PROTOCOLS))
+        hub = Hub(loop.call_soon, loop.call_later, time.time_ns, list(names()))
         gate = Gate(hub, loop)
         config = load(None, (*sets, f"journal.path={folder}")).config
         gate.apply(config, make_admission(config))

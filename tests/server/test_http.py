@@ -20,7 +20,7 @@ import pytest
 
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
-from polywire.journal.kinds import PROTOCOLS
+from polywire.registry import names
 from polywire.security.userfile import make_user, put_user
 from polywire.server.address import Address
 from polywire.server.gate import Gate
@@ -194,7 +194,7 @@ def test_bodies_are_bounded_together(tmp_path: Path) -> None:
 def test_metrics_have_totals_and_a_few_queues_and_hold_the_loop_for_a_moment_only() -> None:
     async def check() -> None:
         loop = asyncio.get_running_loop()
-        hub = Hub(loop.call_soon, loop.call_later, time.time_ns, list(PROTOCOLS))
+        hub = Hub(loop.call_soon, loop.call_later, time.time_ns, list(names()))
         gate = Gate(hub, loop)
         metrics = Metrics(hub, gate, loop)
         for number in range(10_000):

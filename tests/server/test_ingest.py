@@ -25,8 +25,8 @@ from polywire.hub.message import Message
 from polywire.hub.outbox import Flusher, Nowhere, Outbox, Timer
 from polywire.hub.recorder import Recorder
 from polywire.journal.batches import BatchMaker
-from polywire.journal.kinds import HTTP, PROTOCOLS
 from polywire.journal.log import Log
+from polywire.registry import HTTP_CODE, by_name
 from polywire.security.userfile import make_user, put_user
 from polywire.server.http import Refused
 from polywire.server.ingest import SCHEMA, decode
@@ -268,13 +268,13 @@ def test_a_part_that_was_recorded_and_not_delivered_is_delivered_at_the_next_sta
         assert hub.stop() == 0
     with Log(tmp_path, node=socket.gethostname()) as log:
         recorder = Recorder(log.next_offset, time.time_ns, lambda: None)
-        client = Client(1, HTTP, Outbox(Nowhere(), Flusher(lambda _: None, no_timer)), Counters("http"))
+        client = Client(1, HTTP_CODE, Outbox(Nowhere(), Flusher(lambda _: None, no_timer)), Counters("http"))
         messages = [Message("kept/a", b"%d" % number, time=time.time_ns()) for number in range(5)]
         for message in messages:
             message.offset = recorder.published(message, client, 0, heard=True)
         note(recorder, Part("q", 3, 0), "", rows=5)
         for message in messages[:2]:
-            recorder.stored(PROTOCOLS.index("mqtt"), "one", "kept/a", message, 1, 0, retain=False)
+            recorder.stored(by_name("mqtt").code, "one", "kept/a", message, 1, 0, retain=False)
         for columns in recorder.take():
             log.append(BatchMaker(log.node).make(columns), state=True)
     for _ in range(2):  # the second start has nothing left to do

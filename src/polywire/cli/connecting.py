@@ -5,7 +5,6 @@ bus. The clients are imported there, so that help and completion stay quick.
 """
 
 import functools
-import importlib
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -87,13 +86,13 @@ class Connection:
 
     def open(self) -> "Opening[Bus]":
         """A bus, to be entered. Its client is loaded, so that entering takes no longer than connecting does."""
-        from polywire.client.adapter import ADAPTERS  # noqa: PLC0415 - see above
+        from polywire.client.adapter import adapter_of  # noqa: PLC0415 - see above
         from polywire.client.address import parse  # noqa: PLC0415 - see above
         from polywire.client.bus import connect  # noqa: PLC0415 - see above
         from polywire.client.tls import client_context  # noqa: PLC0415 - see above
 
         url = self.url or os.environ.get("POLYWIRE_URL") or self.default
-        importlib.import_module(ADAPTERS[parse(url, user=self.user, environment={}).protocol])
+        adapter_of(parse(url, user=self.user, environment={}))
         tls = None
         if self.ca is not None or self.cert is not None:
             tls = client_context(ca=self.ca, certificate=self.cert, key=self.key)

@@ -3,13 +3,17 @@
 import binascii
 import importlib
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from polywire.cli.options import examples
-from polywire.protocols.explaining import Explained, explain
+from polywire.errors import RemoteProtocolError
+from polywire.registry import RegistryError, built_in, by_name
+from polywire.wire.frame import Discarded, Role
 
 ROW = 16
 """Octets on a line."""
@@ -20,14 +24,40 @@ SHOWN = 8
 FIELD = 120
 """Characters of a field's value that are shown."""
 
-Protocol = Literal["umq", "micromsg", "fmqp", "mqtt", "mqttrpc", "sabc"]
+OWN = "|".join(each.name for each in built_in() if each.decoder)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Bytes ``start`` to ``end`` and what they are: a frame, or with ``fault_at`` what is wrong and where."""
+
+    start: int
+    end: int
+    name: str
+    fields: tuple[tuple[str, object], ...]
+    octets: bytes
+    rule: str = ""
+    reason: str = ""
+    fault_at: int | None = None
+
+
+def _known(protocol: str) -> str:
+    try:
+        if by_name(protocol).decoder:
+            return protocol
+    except RegistryError as error:
+        raise typer.BadParameter(str(error)) from error
+    raise typer.BadParameter(f"captures of {protocol} can't be decoded")
 
 
 def decode(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The capture; - reads standard input.", show_default=False)
     ],
-    protocol: Annotated[Protocol, typer.Option("--protocol", "-p", help="What it was captured from.")],
+    protocol: Annotated[
+        str,
+        typer.Option("--protocol", "-p", metavar=f"<{OWN}>", callback=_known, help="What it was captured from."),
+    ],
     sender: Annotated[
         Literal["client", "server"], typer.Option("--from", help="Which side sent what was captured.")
     ] = "client",
@@ -120,3 +150,74 @@ def _dump(text: Any, found: Explained) -> list[Any]:
     if left_out:
         lines.append(text(f"          … {len(found.octets)} octets in all", style="dim"))
     return lines
+
+
+def explain(protocol: str, data: bytes, *, sender: str = "client") -> Iterator[Explained]:
+    """Everything in a capture of what one side sent, the client or the server, in order."""
+    spoken = by_name(protocol)
+    reader = Role.SERVER if sender == "client" else Role.CLIENT
+    decoder = spoken.load(spoken.decoder)(**spoken.decoder_options(reader.value, data))
+    if spoken.capture == "stream":
+        yield from _stream(decoder, data)
+    elif spoken.capture == "lines":
+        yield from _lines(decoder, data)
+    else:
+        yield from _message(decoder.feed, data, 0, data)
+
+
+def _stream(decoder: Any, data: bytes) -> Iterator[Explained]:
+    """Frames that follow each other. They are fed byte by byte, so that a frame ends where the decoder returns it."""
+    start = 0
+    for at in range(len(data)):
+        try:
+            frames = decoder.feed(data[at : at + 1])
+        except RemoteProtocolError as error:
+            for frame in error.frames:
+                yield _frame(frame, start, at, data)
+            yield _fault(error, start, len(data), data, error.position)
+            return
+        for frame in frames:
+            yield _frame(frame, start, at + 1, data)
+        if frames:
+            start = at + 1
+    if start < len(data):
+        yield Explained(start, len(data), "unfinished", (), data[start:], reason="the capture ends within this frame")
+
+
+def _lines(decoder: Any, data: bytes) -> Iterator[Explained]:
+    """A line is a text message; one that begins with ``hex:`` is a binary one."""
+    start = 0
+    for line in data.splitlines(keepends=True):
+        text = line.rstrip(b"\r\n")
+        message: str | bytes = text.decode(errors="replace")
+        if text.startswith(b"hex:"):
+            message = bytes.fromhex(text[4:].decode())
+        for found in _message(decoder.feed, message, start, text):
+            yield found
+            if found.fault_at is not None:
+                return
+        start += len(line)
+
+
+def _message(feed: Callable[[Any], list[Any]], message: str | bytes, start: int, octets: bytes) -> Iterator[Explained]:
+    try:
+        frames = feed(message)
+    except RemoteProtocolError as error:
+        yield _fault(error, start, start + len(octets), octets, start + error.position, base=start)
+        return
+    for frame in frames:
+        yield _frame(frame, start, start + len(octets), octets, base=start)
+
+
+def _frame(frame: Any, start: int, end: int, data: bytes, base: int = 0) -> Explained:
+    octets = data[start - base : end - base]
+    if isinstance(frame, Discarded):
+        return Explained(start, end, "discarded", (), octets, frame.rule, frame.reason, fault_at=frame.position)
+    fields = tuple((name, getattr(frame, name)) for name in frame.__match_args__)
+    return Explained(start, end, type(frame).__name__, fields, octets)
+
+
+def _fault(error: RemoteProtocolError, start: int, end: int, data: bytes, at: int, base: int = 0) -> Explained:
+    return Explained(
+        start, end, "violation", (), data[start - base : end - base], error.rule, error.reason, fault_at=at
+    )

@@ -72,7 +72,8 @@ def select(
     protocols: list[str] | None = None,
 ) -> Selection:
     """The options as a selection; what is wrong with one ends the command."""
-    from polywire.journal.kinds import KINDS, PROTOCOLS  # noqa: PLC0415 - only these commands need them
+    from polywire.journal.kinds import KINDS  # noqa: PLC0415 - only these commands need them
+    from polywire.registry import names  # noqa: PLC0415 - as above
 
     now = datetime.now(UTC)
     places = []
@@ -81,7 +82,7 @@ def select(
             places.append(None if text is None else parse_position(text, now))
         except ValueError as error:
             fail(f"{option}: {error}", code=2)
-    for option, given, known in (("--kind", kinds, KINDS), ("--protocol", protocols, PROTOCOLS)):
+    for option, given, known in (("--kind", kinds, KINDS), ("--protocol", protocols, names())):
         for word in given or ():
             if word not in known:
                 fail(f"{option}: {word!r} is none of {', '.join(known)}", code=2)

@@ -16,7 +16,7 @@ from polywire.cli.progress import progress
 from polywire.cli.running import watched
 from polywire.cli.scanning import open_place, scan
 from polywire.client.bus import Bus, connect
-from polywire.client.features import FEATURES
+from polywire.client.features import can
 from polywire.errors import PolywireError
 from polywire.journal.replay import COLUMNS, KINDS, Header, Renaming, Replayed, ReplayError, replay
 
@@ -40,9 +40,9 @@ class BusTarget:
     def __init__(self, bus: Bus, place: "Place | None" = None) -> None:
         self._bus = bus
         self._place = place or Place()
-        self._headers = bus.protocol in FEATURES["headers"]
-        self._content_type = bus.protocol in FEATURES["content_type"]
-        self._retain = bus.protocol in FEATURES["retain"]
+        self._headers = can(bus.protocol, "headers")
+        self._content_type = can(bus.protocol, "content_type")
+        self._retain = can(bus.protocol, "retain")
         self.left = 0
 
     def publish(

@@ -1,23 +1,21 @@
-"""What each protocol fills in under the one face: ``client/over_<protocol>.py`` has one ``Adapter`` each.
+"""What each protocol fills in under the one face: one ``Adapter`` each.
 
-A module named in ``ADAPTERS`` has ``async def connect(address, settings) -> Adapter``, which raises where the first
-connection can't be made. What a protocol can't do it need not write: ``client/features.py`` says so, and the bus asks
-there first.
+``Protocol.bus`` names a coroutine function ``connect(address, settings) -> Adapter``, which raises where the first
+connection can't be made. What a protocol can't do (``Protocol.can``) its adapter need not have: the bus asks first.
 """
 
-import importlib
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar
 
 from polywire.client.address import Address
 from polywire.client.dialing import DIAL_TIME
-from polywire.client.errors import Unsupported
-from polywire.client.features import FEATURES
+from polywire.client.features import unsupported
 from polywire.client.message import Body, Demand, Header, JsonBody, Message, Request, octets
 from polywire.client.receipt import Receipt
 from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, OnDisconnect, OnReconnect
+from polywire.registry import by_name
 
 Item_co = TypeVar("Item_co", covariant=True)
 
@@ -27,14 +25,6 @@ Handler = Callable[[Request], Answer | Awaitable[Answer]]
 
 A ``CallFailed`` it raises goes to the caller as it is; anything else is 500, without its words.
 """
-
-ADAPTERS: Final[Mapping[str, str]] = {
-    "umq": "polywire.client.over_umq",
-    "micromsg": "polywire.client.over_micromsg",
-    "fmqp": "polywire.client.over_fmqp",
-    "mqtt": "polywire.client.over_mqtt",
-    "sabc": "polywire.client.over_sabc",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +108,15 @@ class Adapter:
         self, _service: str, _method: str, _body: bytes, _options: Options, _seconds: float, /
     ) -> Message:
         """Call a service. ``Timeout`` after so many seconds, ``CallFailed`` for an error."""
-        raise self._unsupported("call")
+        raise unsupported("call", self.protocol)
 
     async def serve(self, _service: str, _handler: Handler, /) -> Service:
         """Offer a service; again after each reconnect."""
-        raise self._unsupported("serve")
+        raise unsupported("serve", self.protocol)
 
     async def watch_demand(self, _pattern: str, _limit: int, /) -> Source[Demand]:
         """Watch how many subscribers topics have."""
-        raise self._unsupported("watch_demand")
+        raise unsupported("watch_demand", self.protocol)
 
     async def ping(self) -> None:
         """A round trip to the peer and back."""
@@ -135,9 +125,6 @@ class Adapter:
     async def close(self) -> None:
         """Send what is to be sent, say goodbye, and leave nothing behind."""
         raise NotImplementedError
-
-    def _unsupported(self, what: str) -> Unsupported:
-        return Unsupported(what, self.protocol, FEATURES[what])
 
 
 async def answered(handler: Handler, request: Request) -> Message:
@@ -152,5 +139,11 @@ async def answered(handler: Handler, request: Request) -> Message:
 
 async def connect(address: Address, settings: Settings) -> Adapter:
     """The adapter of the address's protocol, connected."""
-    module = importlib.import_module(ADAPTERS[address.protocol])
-    return cast("Adapter", await module.connect(address, settings))
+    return await adapter_of(address)(address, settings)
+
+
+def adapter_of(address: Address) -> Callable[[Address, Settings], Awaitable[Adapter]]:
+    """What connects to such an address, imported."""
+    protocol = by_name(address.protocol)
+    found: Callable[[Address, Settings], Awaitable[Adapter]] = protocol.load(protocol.bus)
+    return found

@@ -5,6 +5,7 @@
 Passwords and tokens never stand in a text made here: not in errors, not in ``repr``.
 """
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,34 +13,20 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from polywire.client.errors import AddressError
+from polywire.registry import (
+    TRANSPORTS,
+    Protocol,
+    RegistryError,
+    built_in,
+    by_name,
+    by_scheme,
+    protocols,
+    unusable,
+)
 
-SCHEMES: Final[Mapping[str, tuple[str, str]]] = {
-    "umq": ("umq", "ws"),
-    "umqs": ("umq", "wss"),
-    "micromsg": ("micromsg", "tcp"),
-    "micromsgs": ("micromsg", "tls"),
-    "micromsg+unix": ("micromsg", "unix"),
-    "fmqp": ("fmqp", "tcp"),
-    "fmqps": ("fmqp", "tls"),
-    "fmqp+unix": ("fmqp", "unix"),
-    "mqtt": ("mqtt", "tcp"),
-    "mqtts": ("mqtt", "tls"),
-    "mqtt+ws": ("mqtt", "ws"),
-    "mqtt+wss": ("mqtt", "wss"),
-    "mqtt+unix": ("mqtt", "unix"),
-    "sabc": ("sabc", "tcp"),
-    "sabcs": ("sabc", "tls"),
-    "sabc+ws": ("sabc", "ws"),
-    "sabc+wss": ("sabc", "wss"),
-    "sabc+unix": ("sabc", "unix"),
-}
-"""Each scheme with its protocol and its transport."""
+PORTS: Final[Mapping[str, int]] = {each.name: each.port for each in built_in() if each.schemes}
+"""The ports of polywire's own protocols."""
 
-TRANSPORTS: Final = ("tcp", "tls", "unix", "ws", "wss")
-"""Schemes that name a transport only, as the hub prints them; they need the argument ``protocol``."""
-
-PORTS: Final = {"umq": 7101, "micromsg": 7102, "fmqp": 7103, "mqtt": 1883, "sabc": 7105}
-SECURE_MQTT_PORT: Final = 8883
 WEBSOCKET_PORT: Final = 7101
 LONGEST_UNIX_PATH: Final = 107
 
@@ -58,7 +45,7 @@ class Address:
     token: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        scheme = next(name for name, kind in SCHEMES.items() if kind == (self.protocol, self.transport))
+        scheme = next(name for name, each in by_name(self.protocol).schemes.items() if each == self.transport)
         if self.transport == "unix":
             return f"{scheme}:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -110,25 +97,35 @@ def parse(
 
 def _kind(scheme: str, protocol: str | None) -> tuple[str, str]:
     """The protocol and transport that a scheme stands for."""
-    if protocol is not None and protocol not in PORTS:
-        raise AddressError(f"there is no protocol {protocol!r}; there is {', '.join(PORTS)}", part="protocol")
-    kind = SCHEMES.get(scheme)
-    if kind is None and scheme in TRANSPORTS:
-        if protocol is None:
+    asked = None if protocol is None else _spoken(protocol)
+    if scheme in TRANSPORTS:
+        if asked is None:
             raise AddressError(
                 f"{scheme}: is a transport and does not tell the protocol: give protocol=, or use {_schemes()}",
                 part="scheme",
             )
-        kind = (protocol, scheme)
-        if kind not in SCHEMES.values():
-            can = [name for name, (each, _) in SCHEMES.items() if each == protocol]
-            raise AddressError(f"{protocol} is not spoken over {scheme}; there is {', '.join(can)}", part="scheme")
-    if kind is None:
+        if scheme not in asked.schemes.values():
+            can = ", ".join(asked.schemes)
+            raise AddressError(f"{protocol} is not spoken over {scheme}; there is {can}", part="scheme")
+        return asked.name, scheme
+    found = by_scheme(scheme)
+    if found is None:
         # What stands before the first colon of something that is no URL may be anything, a secret too.
-        raise AddressError(f"the URL's scheme is none of ours; there is {_schemes()}", part="scheme")
-    if protocol not in {None, kind[0]}:
-        raise AddressError(f"the URL says {kind[0]}, the argument protocol says {protocol}", part="protocol")
-    return kind
+        reason = f"the URL's scheme is none of ours; there is {_schemes()}"
+        raise AddressError("; ".join([reason, *map(str, unusable())]), part="scheme")
+    if asked is not None and asked is not found:
+        raise AddressError(f"the URL says {found.name}, the argument protocol says {protocol}", part="protocol")
+    return found.name, found.schemes[scheme]
+
+
+def _spoken(protocol: str) -> Protocol:
+    """The protocol of that name, if clients can speak it."""
+    with contextlib.suppress(RegistryError):
+        found = by_name(protocol)
+        if found.schemes:
+            return found
+    known = ", ".join(each.name for each in protocols() if each.schemes)
+    raise AddressError(f"there is no protocol {protocol!r}; there is {known}", part="protocol")
 
 
 def _split(rest: str) -> SplitResult:
@@ -193,7 +190,8 @@ def _socket(rest: str) -> str:
 def _default_port(protocol: str, transport: str) -> int:
     if transport in {"ws", "wss"}:
         return WEBSOCKET_PORT
-    return SECURE_MQTT_PORT if (protocol, transport) == ("mqtt", "tls") else PORTS[protocol]
+    found = by_name(protocol)
+    return found.secure_port or found.port if transport == "tls" else found.port
 
 
 def _identified(
@@ -218,7 +216,7 @@ def _identified(
 
 
 def _schemes() -> str:
-    return ", ".join(SCHEMES)
+    return ", ".join(scheme for each in protocols() for scheme in each.schemes)
 
 
 def _examples() -> str:

@@ -20,7 +20,7 @@ from polywire.client.adapter import PLAIN, Adapter, Handler, Options, Service, S
 from polywire.client.address import Address, parse
 from polywire.client.dialing import DIAL_TIME
 from polywire.client.errors import CallFailed, PatternError, Timeout, TooLarge, Unsupported
-from polywire.client.features import FEATURES, require
+from polywire.client.features import can, require
 from polywire.client.inbox import LIMIT
 from polywire.client.message import Body, Demand, Header, JsonBody, Message, Request, octets
 from polywire.client.opening import Opening
@@ -342,7 +342,7 @@ def _options(
         require("headers", protocol)
     if content_type is not None:
         require("content_type", protocol)
-    elif isinstance(body, JsonBody) and protocol in FEATURES["content_type"]:
+    elif isinstance(body, JsonBody) and can(protocol, "content_type"):
         content_type = body.content_type
     if retain:
         require("retain", protocol)

@@ -1,44 +1,31 @@
 """What each protocol can do, as the one face over all of them asks it."""
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable
 
 from polywire.client.errors import Unsupported
+from polywire.registry import Feature, by_name, protocols
 
-EVERY: Final = ("umq", "micromsg", "fmqp", "mqtt", "sabc")
 
-FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
-    "publish": EVERY,
-    "subscribe": EVERY,
-    "queue": EVERY,
-    "nack": ("micromsg", "sabc"),
-    "patterns with **": ("umq", "micromsg", "mqtt", "sabc"),
-    "a name that begins or ends with /": ("umq", "micromsg", "mqtt", "sabc"),
-    "a name with + or #": ("umq", "micromsg", "fmqp", "sabc"),
-    "an empty body": ("umq", "micromsg", "mqtt", "sabc"),
-    "retain": ("umq", "fmqp", "mqtt"),
-    "headers": ("umq", "micromsg", "sabc"),
-    "content_type": ("umq", "micromsg", "sabc"),
-    "call": ("umq", "mqtt", "sabc"),
-    "serve": ("umq", "mqtt", "sabc"),
-    "a service's name that is no level of a topic": ("umq", "sabc"),
-    "a method that is no identifier": ("umq", "sabc"),
-    "watch_demand": ("fmqp",),
-}
-"""Each thing a program may ask for, and the protocols that have it."""
+def can(protocol: str, what: Feature) -> bool:
+    """Whether the protocol can do this."""
+    return what in by_name(protocol).can
+
+
+def unsupported(what: Feature, protocol: str, detail: str = "") -> Unsupported:
+    """The error for what a protocol can't do, with the protocols that can. ``detail`` follows the feature's name."""
+    return Unsupported(what + detail, protocol, tuple(each.name for each in protocols() if what in each.can))
+
+
+def require(what: Feature, protocol: str) -> None:
+    """Raise ``Unsupported`` where the protocol can't do this."""
+    if not can(protocol, what):
+        raise unsupported(what, protocol)
 
 
 def refuse_nack(protocol: str) -> Callable[[float, str], None]:
     """What ``Message.nack`` does where the protocol can't reject messages: raise ``Unsupported``."""
 
     def refuse(_delay: float, _reason: str) -> None:
-        raise Unsupported("nack", protocol, FEATURES["nack"])
+        raise unsupported("nack", protocol)
 
     return refuse
-
-
-def require(what: str, protocol: str) -> None:
-    """Raise ``Unsupported`` where the protocol can't do this."""
-    can = FEATURES[what]
-    if protocol not in can:
-        raise Unsupported(what, protocol, can)

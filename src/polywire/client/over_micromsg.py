@@ -12,8 +12,8 @@ from typing import Final
 from polywire.client.adapter import Handler, Options, Settings, Source
 from polywire.client.address import Address
 from polywire.client.connection import PeerConnection, Publication
-from polywire.client.errors import Refused, Unsupported
-from polywire.client.features import FEATURES
+from polywire.client.errors import Refused
+from polywire.client.features import unsupported
 from polywire.client.message import Header, Message, delivery_count
 from polywire.client.over_peers import QUEUE, PeerAdapter
 from polywire.client.posting import Done
@@ -199,7 +199,7 @@ def _message(found: Received) -> Message:
 
 
 def _cannot_reject(_delay: float, _reason: str) -> None:
-    raise Unsupported(f"nack, with a server that does not know {X_NACK},", "micromsg", FEATURES["nack"])
+    raise unsupported("nack", "micromsg", f", with a server that does not know {X_NACK},")
 
 
 def _key(name: str) -> str:

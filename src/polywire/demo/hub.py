@@ -2,23 +2,20 @@
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import sys
 from pathlib import Path
 
 from polywire.errors import PolywireError
+from polywire.registry import built_in, protocols
 
 START_SECONDS = 60.0
-LISTENERS = {
-    "http": "http://127.0.0.1:{}",
-    "umq": "ws://127.0.0.1:{}/umq",
-    "micromsg": "tcp://127.0.0.1:{}",
-    "fmqp": "tcp://127.0.0.1:{}",
-    "mqtt": "tcp://127.0.0.1:{}",
-    "sabc": "tcp://127.0.0.1:{}",
+LISTENERS = {"http": "http://127.0.0.1:{}"} | {
+    each.name: re.sub(r"\d+(?=/|$)", "{}", each.listeners[0].default) for each in built_in() if each.listeners
 }
-SCHEMES = {"umq": "umq", "micromsg": "micromsg", "fmqp": "fmqp", "mqtt": "mqtt", "sabc": "sabc"}
+"""The HTTP listener, and the first one of each protocol."""
 
 
 class DemoError(PolywireError):
@@ -36,12 +33,13 @@ class DemoHub:
 
     def url(self, protocol: str) -> str:
         """Where clients of a protocol connect to."""
-        return f"{SCHEMES[protocol]}://127.0.0.1:{self._ports[protocol]}"
+        return f"{protocol}://127.0.0.1:{self._ports[protocol]}"
 
     async def start(self) -> dict[str, str]:
         """Start it and wait until it listens. Returns the addresses of its ``ready`` line."""
         command = [sys.executable, "-m", "polywire", "serve", "--set", f"journal.path={self.journal}"]
-        command += ["--set", "listen.mqtt_ws=off", "--set", "listen.sabc_ws=off"]
+        for key in [each.key for protocol in protocols() for each in protocol.listeners if each.key not in LISTENERS]:
+            command += ["--set", f"listen.{key}=off"]
         for key, address in LISTENERS.items():
             command += ["--set", f"listen.{key}={address.format(self._ports[key])}"]
         with self._log.open("ab") as log:

@@ -4,14 +4,14 @@ Everything here is done by Arrow's kernels on whole buffers, which let go of the
 made and compressed, the hub's thread goes on.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from polywire.journal.columns import Columns
-from polywire.journal.schema import KIND_VALUES, PROTOCOL_VALUES, SCHEMA, node_values
+from polywire.journal.schema import KIND_VALUES, SCHEMA, node_values, protocol_values
 
 NAMES: Final[list[str]] = SCHEMA.names
 WORDS: Final = ("client", "correlation", "content_type", "headers")
@@ -40,15 +40,16 @@ UNCHECKED: Final[Any] = pc.TakeOptions(boundscheck=False)
 ZERO: Final[Any] = pa.scalar(0, pa.int32())
 EVERY_FOURTH: Final[Any] = pa.arange(0, 4 * LARGEST_CONSTANT, 4)
 NO_TEXT: Final[Any] = pa.scalar(None, pa.utf8())
-CODES: Final[Any] = pa.array([None, *range(len(PROTOCOL_VALUES))], pa.int8())
+CODES: Final[Any] = pa.array([None, *range(127)], pa.int8())
 
 
 @final
 class BatchMaker:
-    """Makes the batches of one node."""
+    """Makes the batches of one node, whose rows' protocols are numbered by ``protocols``; see ``Log``."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, protocols: Sequence[str] | None = None) -> None:
         self._node = node_values(node)
+        self._protocols = protocol_values(protocols)
         self._constants: dict[tuple[Any, int | None], Any] = {}
         self._room = bytearray()
 
@@ -66,7 +67,7 @@ class BatchMaker:
             "offset": pa.arange(int(columns.first), int(columns.first) + rows),
             "node": pa.DictionaryArray.from_arrays(self._constant(CODE, 0, rows), self._node, safe=False),
             "kind": pa.DictionaryArray.from_arrays(shared.pop("kind"), KIND_VALUES, safe=False),
-            "protocol": pa.DictionaryArray.from_arrays(shared.pop("protocol"), PROTOCOL_VALUES, safe=False),
+            "protocol": pa.DictionaryArray.from_arrays(shared.pop("protocol"), self._protocols, safe=False),
             "channel": _present(channel) if columns.nameless else channel,
             "attachments": attachments,
             "body": body,

@@ -50,7 +50,7 @@ class Committer:
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._journal = journal
-        self._maker = BatchMaker(journal.node)
+        self._maker = BatchMaker(journal.node, journal.protocols)
         self._tell = tell
         self._on_failure = on_failure
         self._on_recovery = on_recovery

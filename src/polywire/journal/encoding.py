@@ -1,5 +1,6 @@
 """A batch of rows becomes the octets of a segment: one message, compressed, with its first offset and its CRC."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,9 +28,9 @@ class EncodedBatch:
 class BatchEncoder:
     """Encodes the batches of one node."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, protocols: Sequence[str]) -> None:
         self._node: Final = node
-        self._head: Final = blank_head(node)
+        self._head: Final = blank_head(node, protocols)
         self._room = bytearray(FIRST_ROOM)
 
     def encode(self, batch: Any, first_offset: int) -> EncodedBatch:

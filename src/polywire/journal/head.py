@@ -5,6 +5,7 @@ It is written once, and carries its own CRC in the schema's metadata, by the sam
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from polywire.journal.framing import (
     parse_message,
     put_crc,
 )
-from polywire.journal.schema import KIND_VALUES, PROTOCOL_VALUES, SCHEMA, VERSION, VERSION_KEY, node_values
+from polywire.journal.schema import KIND_VALUES, SCHEMA, VERSION, VERSION_KEY, node_values, protocol_values
 
 HEAD_KEY: Final = b"polywire.head"
 MAX_HEAD: Final = 1 << 16
@@ -50,18 +51,18 @@ class Head:
         return len(self.octets)
 
 
-def blank_head(node: str, kinds: int = len(KIND_VALUES)) -> bytes:
+def blank_head(node: str, protocols: Sequence[str] | None = None, kinds: int = len(KIND_VALUES)) -> bytes:
     """What Arrow writes before the first batch of a segment of this node, the digits of its CRC zeros.
 
-    ``kinds`` is how many of the kinds were known when it was written.
+    ``protocols`` are those the hub has, ``kinds`` is how many of the kinds were known when it was written.
     """
-    octets = _empty_stream(node, kinds)
+    octets = _empty_stream(node, protocols, kinds)
     return octets[: _end_of_head(memoryview(octets))]
 
 
-def make_head(node: str, kinds: int = len(KIND_VALUES)) -> Head:
+def make_head(node: str, protocols: Sequence[str] | None = None, kinds: int = len(KIND_VALUES)) -> Head:
     """The head of a new segment, or of one that was begun when there were fewer ``kinds``."""
-    octets = bytearray(blank_head(node, kinds))
+    octets = bytearray(blank_head(node, protocols, kinds))
     view = memoryview(octets)
     put_crc(view, parse_message(view, 0, len(view)).length)
     return read_head(view)
@@ -99,9 +100,13 @@ def _end_of_head(data: memoryview) -> int:
     return end
 
 
-def _empty_stream(node: str, kinds: int = len(KIND_VALUES)) -> bytes:
+def _empty_stream(node: str, protocols: Sequence[str] | None, kinds: int = len(KIND_VALUES)) -> bytes:
     """A head, and a batch without rows behind it."""
-    values = {"node": node_values(node), "kind": KIND_VALUES.slice(0, kinds), "protocol": PROTOCOL_VALUES}
+    values = {
+        "node": node_values(node),
+        "kind": KIND_VALUES.slice(0, kinds),
+        "protocol": protocol_values(protocols),
+    }
     columns = []
     for field in SCHEMA:
         if field.name in values:
@@ -124,5 +129,5 @@ def _node(head: bytes) -> str:
 
 @functools.cache
 def _empty_batch() -> bytes:
-    stream = _empty_stream("")
+    stream = _empty_stream("", ())
     return stream[_end_of_head(memoryview(stream)) :]

@@ -1,7 +1,7 @@
-"""What a row of the journal can be: its kinds, the protocols' names and the bits of its flags.
+"""What a row of the journal can be: its kinds and the bits of its flags.
 
-Plain numbers and names, without Arrow, so that the hub's hot modules can use them. A kind's and a protocol's place in
-its list is its code in the file: both lists only ever grow at the end.
+Plain numbers and names, without Arrow, so that the hub's hot modules can use them. A kind's place in its list is its
+code in the file: the list only ever grows at the end.
 """
 
 from typing import Final
@@ -57,16 +57,6 @@ WILL: Final = 19
 NACK: Final = 20
 """A queue has a message back: its consumer rejected it, or went away without acknowledging it."""
 
-PROTOCOLS: Final = ("umq", "micromsg", "fmqp", "mqtt", "mqttrpc", "sabc", "http")
-
-UMQ: Final = 0
-MICROMSG: Final = 1
-FMQP: Final = 2
-MQTT: Final = 3
-MQTTRPC: Final = 4
-SABC: Final = 5
-HTTP: Final = 6
-"""What the pipeline publishes."""
 NO_PROTOCOL: Final = -1
 """In the place of a protocol's code: the row has none, and its column is null."""
 

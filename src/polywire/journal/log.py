@@ -4,7 +4,7 @@ Everything here waits for the disk, so it belongs into a thread of its own. One 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -16,6 +16,7 @@ from polywire.journal.head import make_head
 from polywire.journal.index import STATE_FLAG, Entry
 from polywire.journal.lock import WriterLock
 from polywire.journal.recovery import Recovered, RecoveryReport, recover
+from polywire.registry import names
 
 SEGMENT_OCTETS: Final = 128 << 20
 FSYNC_MODES: Final = ("group", "always", "os")
@@ -31,6 +32,9 @@ class Log:
     A segment is ended when it has ``segment_octets``, or when rows come ``segment_seconds`` (0: never) after its first
     ones; that is measured by the monotonic clock, so it does not matter when the wall clock is set.
 
+    ``protocols`` are the names that rows' protocols are numbered by; by default those of all protocols there are. Each
+    segment has the names in it.
+
     ``on_roll`` is told the first offset of each new segment when the one before it is complete, and before anything is
     written to the new one; what it raises comes out of ``append``, which can then be tried again without it being
     called a second time.
@@ -45,6 +49,7 @@ class Log:
         segment_octets: int = SEGMENT_OCTETS,
         segment_seconds: float = 0.0,
         refuse_loss: bool = False,
+        protocols: Sequence[str] | None = None,
     ) -> None:
         if fsync not in FSYNC_MODES:
             raise ValueError(f"fsync is one of {', '.join(FSYNC_MODES)}, not {fsync!r}")
@@ -55,8 +60,9 @@ class Log:
         self._sync: Final = fsync != "os"
         self._segment_octets: Final = segment_octets
         self._segment_seconds: Final = segment_seconds
-        self._encoder: Final = BatchEncoder(node)
-        self._head: Final = make_head(node)
+        self.protocols: Final = names() if protocols is None else tuple(protocols)
+        self._encoder: Final = BatchEncoder(node, self.protocols)
+        self._head: Final = make_head(node, self.protocols)
         self._lock: Final = WriterLock(path, node)
         self._closed = False
         try:

@@ -1,13 +1,14 @@
 """A damaged head of a segment, made again, so that the batches behind it can be decoded.
 
-The only things in a head that are not the same in every segment are the node's name and how many kinds of rows there
-were. So heads are made for the names that may have stood there, and one is taken if the damaged head proves it: its CRC
-is the one that was written, or it differs in nothing but one digit of that. What is damaged in more than one place at
-once may stay lost.
+The only things in a head that are not the same in every segment are the node's name, how many kinds of rows there
+were, and which protocols the hub had. So heads are made for the names that may have stood there, with polywire's own
+protocols and with those installed here, and one is taken if the damaged head proves it: its CRC is the one that was
+written, or it differs in nothing but one digit of that. What is damaged in more than one place at once may stay lost.
 """
 
 import dataclasses
 import functools
+import itertools
 import os
 import struct
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from typing import Final
 from polywire.journal.framing import CRC_DIGITS, BadMessage, digits_at, parse_message
 from polywire.journal.head import Head, make_head, read_head
 from polywire.journal.kinds import EARLIER_KINDS, KINDS
+from polywire.registry import built_in_names, names
 
 LONGEST_NAME: Final = 64
 """In octets; hosts have no longer names."""
@@ -33,11 +35,11 @@ def find_head(data: memoryview) -> Head:
     try:
         return read_head(data)
     except BadMessage as error:
-        for name in _names(data):
-            for kinds in (len(KINDS), *EARLIER_KINDS):
-                made = make_head(name, kinds)
-                if _proves(data, made):
-                    return dataclasses.replace(made, damage=error.reason)
+        kinds = (len(KINDS), *EARLIER_KINDS)
+        for name, protocols, count in itertools.product(_names(data), {names(), built_in_names()}, kinds):
+            made = make_head(name, protocols, count)
+            if _proves(data, made):
+                return dataclasses.replace(made, damage=error.reason)
         raise
 
 
@@ -89,5 +91,5 @@ def _text(octets: bytes | bytearray) -> Iterator[str]:
 @functools.cache
 def _name_position() -> int:
     """Where in a head the name stands: where two of them differ last."""
-    one, other = (make_head(name).octets for name in "ab")
+    one, other = (make_head(name, ()).octets for name in "ab")
     return max(at for at in range(len(one)) if one[at] != other[at])

@@ -8,9 +8,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from polywire.journal.kinds import KINDS, PROTOCOLS
+from polywire.journal.kinds import KINDS
 from polywire.journal.patterns import ChannelPatterns
 from polywire.journal.schema import PLAIN_SCHEMA, SCHEMA
+from polywire.registry import names
 
 ON_CORRUPT: Final = ("raise", "gap", "skip")
 NO_END: Final = 1 << 63
@@ -112,7 +113,7 @@ def make_query(
         to_ts=None if to_time is None else microseconds(to_time),
         channels=None if channels is None else ChannelPatterns(channels),
         kinds=None if kinds is None else _known("kind", kinds, KINDS),
-        protocols=None if protocols is None else _known("protocol", protocols, PROTOCOLS),
+        protocols=None if protocols is None else _known("protocol", protocols, names()),
         state_only=state_only,
         on_corrupt=on_corrupt,
     )

@@ -1,10 +1,12 @@
 """The columns of the journal, as every segment and every reader has them."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
-from polywire.journal.kinds import KINDS, PROTOCOLS
+from polywire.journal.kinds import KINDS
+from polywire.registry import names
 
 VERSION: Final = "1"
 VERSION_KEY: Final = b"polywire.journal"
@@ -43,7 +45,11 @@ PLAIN_SCHEMA: Final[Any] = pa.schema(
 """As it is read: the same columns, codes replaced by the text they stand for."""
 
 KIND_VALUES: Final[Any] = pa.array(KINDS, pa.utf8())
-PROTOCOL_VALUES: Final[Any] = pa.array(PROTOCOLS, pa.utf8())
+
+
+def protocol_values(protocols: Sequence[str] | None = None) -> Any:
+    """The dictionary of the column ``protocol`` in segments of a hub with these protocols, by default all there are."""
+    return pa.array(names() if protocols is None else protocols, pa.utf8())
 
 
 def node_values(node: str) -> Any:

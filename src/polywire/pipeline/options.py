@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from polywire.journal.kinds import KINDS, PROTOCOLS
+from polywire.journal.kinds import KINDS
 from polywire.journal.schema import PLAIN_SCHEMA
 from polywire.pipeline.errors import OptionError
+from polywire.registry import names
 
 SPARKS: Final = frozenset({"path", "checkpointlocation", "queryname", "paths"})
 """Options that Spark itself adds."""
@@ -80,7 +81,7 @@ class SourceOptions:
             columns=chosen("columns", given.get("columns"), COLUMNS) or COLUMNS,
             channels=listed(given.get("channels", "")),
             kinds=chosen("kinds", given.get("kinds"), KINDS),
-            protocols=chosen("protocols", given.get("protocols"), PROTOCOLS),
+            protocols=chosen("protocols", given.get("protocols"), names()),
             starting_offset=start,
             starting_time=starting_time,
             ending_time=moment("endingTime", given.get("endingtime")),

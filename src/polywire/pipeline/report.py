@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from polywire.journal.kinds import PROTOCOLS
 from polywire.pipeline.charts import COLOURS, Bar, Series, bars, compact, lines, shortened, stacked
 from polywire.pipeline.lake import Lake
 from polywire.pipeline.report_data import ReportData, Rows, gather
+from polywire.registry import built_in_names
 
 STYLE: Final = "report.css"
 
@@ -152,7 +152,8 @@ def _sessions(data: ReportData) -> str:
 
 def _colour(protocol: str) -> int:
     """A protocol has the same colour in all charts."""
-    return PROTOCOLS.index(protocol) if protocol in PROTOCOLS else COLOURS - 1
+    known = built_in_names()
+    return known.index(protocol) if protocol in known else COLOURS - 1
 
 
 def _running(data: ReportData, protocol: str) -> list[float | None]:

@@ -1,6 +1,5 @@
-"""The protocols polywire speaks: one folder each, with the same file names inside.
+"""The protocols polywire speaks: one package each, with the same file names inside.
 
-Adding a protocol is one new folder and one name in ``PROTOCOLS``; CONTRIBUTING.md walks through it.
+Each has a ``PROTOCOL`` in its ``__init__.py``, from which every list of protocols is computed (``polywire.registry``).
+CONTRIBUTING.md says what else belongs to a protocol.
 """
-
-PROTOCOLS = ("umq", "micromsg", "fmqp", "mqtt", "mqttrpc", "sabc")

@@ -123,9 +123,7 @@ class Gate:
         self.hub.retained.limit = limits.retained_messages
         self.hub.retained.most_octets = limits.retained_octets
         self._admission = admission
-        auth = config.auth
-        fmqp = auth.listeners.fmqp if auth is not None else None
-        self._listener_users = {"fmqp": fmqp} if fmqp else {}
+        self._listener_users = {} if config.auth is None else config.auth.listeners.users()
         self.rules = admission.rules
         self.hub.forget_views()
         if self._renewal is not None:

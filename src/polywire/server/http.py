@@ -25,7 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from polywire.hub.access import ANONYMOUS, Identity
 from polywire.hub.peer import Login, Refusal
 from polywire.hub.work import DONE, TURN, Turns, Work
-from polywire.journal.kinds import HTTP
+from polywire.registry import HTTP_CODE
 from polywire.server.address import Address
 from polywire.server.config.schema import Journal
 from polywire.server.gate import Gate, Knock
@@ -97,7 +97,7 @@ class HttpServer:
         self.handshaking = 0  # connections of which TLS is not done
         self._connections: dict[Connection, None] = {}  # the oldest first
         self._active: set[Connection] = set()  # those with a request
-        self._faults = gate.hub.counters[HTTP]
+        self._faults = gate.hub.counters[HTTP_CODE]
         self._complaint = Seldom(log, time.monotonic)
         self.door = Door(gate)
         self.bodies = Bodies(self.limits)

@@ -45,9 +45,8 @@ from polywire.hub.queues import OVERHEAD as QUEUED_OVERHEAD
 from polywire.hub.recorder import Recorder
 from polywire.journal.columns import Columns
 from polywire.journal.housekeeping import Hold
-from polywire.journal.kinds import HTTP
-from polywire.protocols import PROTOCOLS
 from polywire.protocols.mqtt.stored import sessions_of
+from polywire.registry import HTTP_CODE, by_name
 from polywire.server.gate import Gate
 from polywire.server.http import HttpServer, Refused
 from polywire.server.parts import Part, Progress, note, queries
@@ -373,7 +372,7 @@ class Ingest:
 
     def _client(self, who: Identity) -> Client:
         """A client that publishes and is not connected."""
-        client = self._hub.client(HTTP, Outbox(Nowhere(), self._hub.flusher))
+        client = self._hub.client(HTTP_CODE, Outbox(Nowhere(), self._hub.flusher))
         client.identity = who
         client.grants = self._gate.rules.grants(who, "http")
         return client
@@ -384,7 +383,7 @@ class Ingest:
         heard = await self._accept(client, decoded)
         known = queries(self._hub).get(part.query)
         user = who.name or (known.user if known is not None else "") or ""
-        kept = sessions_of(self._hub, PROTOCOLS.index("mqtt"))
+        kept = sessions_of(self._hub, by_name("mqtt").code)
         two_steps = bool(decoded.messages) and bool(kept.live or kept.stored)
         recorder = self._hub.recorder
         columns = None

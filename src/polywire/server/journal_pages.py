@@ -21,7 +21,7 @@ from polywire.hub.channels import REST
 from polywire.journal.index import ENTRY_OCTETS, MAGIC, unpack_entries
 from polywire.journal.reader import Journal, Segment, open_journal
 from polywire.journal.segments import ARROW, INDEX, choose_segments
-from polywire.server.config.schema import PROTOCOLS
+from polywire.server.config.schema import LISTENED
 from polywire.server.gate import Gate
 from polywire.server.http import HttpServer, Refused
 
@@ -62,7 +62,7 @@ class JournalPages:
     async def _admit(self, request: web.Request) -> None:
         who = await self._http.door.who(request)
         # The journal has what came by every protocol, so what is forbidden on one of them is in it too.
-        if not all(self._gate.rules.grants(who, protocol).may_subscribe(REST) for protocol in PROTOCOLS):
+        if not all(self._gate.rules.grants(who, protocol).may_subscribe(REST) for protocol in LISTENED):
             raise Refused(403, "only who may subscribe to ** on every protocol may read the journal")
 
     async def _send(self, request: web.Request, file: io.FileIO, size: int) -> web.StreamResponse:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import functools
 import os
 import socket
 import ssl
@@ -9,19 +10,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from polywire.protocols import PROTOCOLS
+from polywire.registry import HTTP, RegistryError, by_listener, names
 from polywire.server.address import Address
 from polywire.server.config import ConfigError, Problem
 from polywire.server.endpoint import Endpoint
 from polywire.server.gate import Gate, Knock
-from polywire.server.speaking import Spoken
 from polywire.server.streams import StreamProtocol
 from polywire.server.tls_listener import MakeProtocol, TlsListener
-from polywire.server.websockets import MakeEndpoint, Paths, WebSocketPath, WebSocketProtocol
+from polywire.server.websockets import MakeEndpoint, Paths, WebSocketPath, WebSocketProtocol, as_one_message
 
 BACKLOG = 4096
-HTTP = "http"
-"""The key of ``[listen]`` that speaks none of the hub's protocols."""
 
 
 class MakesHttp(Protocol):
@@ -37,11 +35,8 @@ class MakesHttp(Protocol):
 class Listeners:
     """All listeners of one hub. ``open_http`` makes what answers on the HTTP one from its address."""
 
-    def __init__(
-        self, gate: Gate, spoken: dict[str, Spoken], open_http: Callable[[Address], Awaitable[MakesHttp]]
-    ) -> None:
+    def __init__(self, gate: Gate, open_http: Callable[[Address], Awaitable[MakesHttp]]) -> None:
         self._gate = gate
-        self._spoken = spoken
         self._open_http = open_http
         self._tls: ssl.SSLContext | None = None
         self._servers: list[asyncio.AbstractServer | TlsListener] = []
@@ -80,9 +75,15 @@ class Listeners:
         return lambda knock: StreamProtocol(make_endpoint(), knock)
 
     def _endpoint_maker(self, key: str) -> MakeEndpoint:
-        spoken = self._spoken[key]
-        protocol = PROTOCOLS.index(spoken.protocol)
-        return lambda: Endpoint(self._gate, key, protocol, spoken.make_session, spoken.wrap)
+        protocol, listener = by_listener(key)
+        try:
+            session = protocol.load(protocol.session)
+        except RegistryError as error:
+            raise ConfigError([Problem(str(error), f"listen.{key}")]) from error
+        make_session = functools.partial(session, self._gate.hub, **listener.options)
+        number = names().index(protocol.name)
+        wrap = as_one_message if listener.stream else None
+        return lambda: Endpoint(self._gate, key, number, make_session, wrap)
 
     async def _open(self, key: str, address: Address, make_protocol: MakeProtocol) -> None:
         try:
@@ -132,9 +133,9 @@ class Listeners:
         for keys in ports.values():
             paths = Paths(self._gate, wanted[keys[0]])
             for key in keys:
-                spoken = self._spoken[key]
-                counters = self._gate.hub.counters[PROTOCOLS.index(spoken.protocol)]
-                found = WebSocketPath(self._endpoint_maker(key), counters, spoken.subprotocol, spoken.wrap is not None)
+                protocol, listener = by_listener(key)
+                counters = self._gate.hub.counters[names().index(protocol.name)]
+                found = WebSocketPath(self._endpoint_maker(key), counters, listener.subprotocol, listener.stream)
                 paths.add(wanted[key].path, found)
             try:
                 bound = await self._open_port(wanted[keys[0]], self._websocket_maker(paths))

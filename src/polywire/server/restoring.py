@@ -10,17 +10,18 @@ import msgspec.json
 from polywire.hub.access import AccessRules, Identity
 from polywire.hub.channels import from_stars, is_literal
 from polywire.hub.client import Client
+from polywire.hub.counters import Counters
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Date, FailedAttachment, Headers, Message
 from polywire.hub.outbox import Nowhere, Outbox
 from polywire.hub.peer import Limits
 from polywire.hub.queues import Delivery
-from polywire.journal.kinds import BINARY_FLAG, PATTERN_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG
+from polywire.journal.kinds import BINARY_FLAG, NO_PROTOCOL, PATTERN_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG
 from polywire.journal.reader import open_journal
-from polywire.protocols import PROTOCOLS
 from polywire.protocols.fmqp.frames import forwarded
 from polywire.protocols.mqtt.packets import Publish, Pubrel
 from polywire.protocols.mqtt.stored import Snapshot, sessions_of
+from polywire.registry import by_name, names
 from polywire.server.parts import PREFIX, note, restore_query, undelivered
 
 Row = dict[str, Any]
@@ -57,7 +58,7 @@ def restore(hub: Hub, rows: Iterable[Row], limits: Limits, wills: list[Row]) -> 
             restore_query(hub, row)
         elif row["protocol"] == "mqtt":
             sessions.setdefault(row["client"], _Session(row["client"])).take(row)
-    book = sessions_of(hub, PROTOCOLS.index("mqtt"))
+    book = sessions_of(hub, by_name("mqtt").code)
     found = [session.snapshot() for session in sessions.values()]
     for snapshot in sorted(found, key=lambda each: each.away_since or math.inf):  # the order in which they get too old
         book.restore(snapshot, limits)
@@ -75,7 +76,7 @@ def deliver_parts(hub: Hub, folder: Path) -> int:
     if recorder is None or not unfinished:
         return 0
     journal = open_journal(folder)
-    stored = sessions_of(hub, PROTOCOLS.index("mqtt")).stored
+    stored = sessions_of(hub, by_name("mqtt").code).stored
     names = {id(each): client for client, state in stored.items() for each in state.away.values()}
     for part, progress in unfinished:
         first, end = progress.undelivered or (0, 0)
@@ -106,12 +107,10 @@ def publish_wills(hub: Hub, wills: Iterable[Row], rules: AccessRules) -> None:
         number = row["connection"]
         about = msgspec.json.decode(row["headers"])
         if number not in clients:
-            protocol = PROTOCOLS.index(row["protocol"])
-            client = Client(number, protocol, Outbox(Nowhere(), hub.flusher), hub.counters[protocol])
+            client = _departed(hub, number, row["protocol"])
             client.name = row["client"] or ""
             client.identity = Identity(about["user"], about["groups"], about["how"])
             client.grants = rules.grants(client.identity, row["protocol"])
-            client.forwards_empty = row["protocol"] != "fmqp"
             clients[number] = client
         message = message_of(row | {"headers": None}, retain=bool(row["flags"] & RETAIN_FLAG))  # they are not its own
         if about["mark"]:
@@ -121,6 +120,17 @@ def publish_wills(hub: Hub, wills: Iterable[Row], rules: AccessRules) -> None:
     for client in clients.values():
         hub.send_wills(client)
     hub.work.finish()
+
+
+def _departed(hub: Hub, number: int, protocol: str) -> Client:
+    """A client whose connection ended with the hub before this one. Its protocol may not be installed any more."""
+    outbox = Outbox(Nowhere(), hub.flusher)
+    if protocol not in names():
+        return Client(number, NO_PROTOCOL, outbox, Counters(protocol))
+    place = names().index(protocol)
+    client = Client(number, place, outbox, hub.counters[place])
+    client.forwards_empty = "an empty body" in by_name(protocol).can
+    return client
 
 
 def message_of(row: Row, *, retain: bool) -> Message:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from polywire.hub.hub import Hub
 from polywire.journal.errors import JournalError
-from polywire.journal.kinds import PROTOCOLS as JOURNALED
 from polywire.protocols.fmqp.info import BrokerInfo
 from polywire.protocols.mqtt.stored import sessions_of
 from polywire.protocols.mqttrpc.session import RpcBridge
+from polywire.registry import by_name, names, unusable
 from polywire.server.address import Address
 from polywire.server.admission import Admission, make_admission
 from polywire.server.config import ConfigError, Loaded, Problem
@@ -26,7 +26,6 @@ from polywire.server.gate import Gate
 from polywire.server.listeners import Listeners
 from polywire.server.metrics import Metrics
 from polywire.server.seldom import Seldom
-from polywire.server.speaking import spoken_by
 from polywire.server.tls import load_certificates, make_context
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class Server:
         self._insecure = insecure
         self._loop = asyncio.get_running_loop()
         self.hub = Hub(
-            self._loop.call_soon, self._loop.call_later, time.time_ns, list(JOURNALED), first_number=first_number()
+            self._loop.call_soon, self._loop.call_later, time.time_ns, list(names()), first_number=first_number()
         )
         self._warnings: dict[str, Seldom] = {}
         self.hub.on_warning = self._warn
@@ -68,7 +67,7 @@ class Server:
         self._tls: ssl.SSLContext | None = None
         self._metrics = Metrics(self.hub, self.gate, self._loop)
         self._http: HttpServer | None = None
-        self._listeners = Listeners(self.gate, spoken_by(self.hub), self._open_http)
+        self._listeners = Listeners(self.gate, self._open_http)
         self._rpc = RpcBridge(self.hub, self.gate.limits)
         self._journal: JournalKeeper | None = None
         self._idle: asyncio.TimerHandle | None = None
@@ -76,6 +75,8 @@ class Server:
     async def start(self) -> None:
         """Open all listeners. A ``ConfigError`` names the one that can't be."""
         config = self._loaded.config
+        for problem in unusable():
+            log.error("%s", problem)
         if config.tls is not None:
             self._tls = make_context(config.tls)
         if config.journal.enabled:
@@ -117,7 +118,7 @@ class Server:
         self._admission = admission
         self._loaded = loaded
         self._rpc.reload(self.gate.limits)
-        sessions_of(self.hub, JOURNALED.index("mqtt")).limits = self.gate.limits
+        sessions_of(self.hub, by_name("mqtt").code).limits = self.gate.limits
         self._warn_about_descriptors()
         running = self._running.config
         left = [name for name in NEED_RESTART if getattr(config, name) != getattr(running, name)]

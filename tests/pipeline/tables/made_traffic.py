@@ -5,9 +5,10 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from polywire.registry import built_in
 from tests.pipeline.tables.rows import Row, numbered, row
 
-PROTOCOLS = ("umq", "micromsg", "fmqp", "mqtt", "mqttrpc", "sabc")
+PROTOCOLS = tuple(each.name for each in built_in())
 
 
 def made(

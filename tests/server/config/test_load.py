@@ -81,8 +81,7 @@ def test_sizes_durations_and_addresses_are_read(tmp_path: Path) -> None:
         limits = { message_size = "1 MiB", outbox = 5000, idle_time = "2 min", call_time = 1 }
     """
     config = load(write(tmp_path, text)).config
-    assert config.listen.fmqp == Address("unix", path="/run/fmqp.sock")
-    assert config.listen.mqtt is None
+    assert config.listen.addresses()["fmqp"] == Address("unix", path="/run/fmqp.sock")
     assert "mqtt" not in config.listen.addresses()
     assert (config.limits.message_size, config.limits.outbox) == (1048576, 5000)
     assert (config.limits.idle_time, config.limits.call_time) == (120.0, 1.0)
@@ -107,7 +106,7 @@ def test_relative_paths_start_at_the_file_and_those_of_set_at_the_working_direct
     assert config.tls.certificate == tmp_path / "hub.pem"
     assert config.tls.key == Path("/etc/hub.key")
     assert config.tls.client_ca == Path("ca.pem")
-    assert str(config.listen.sabc) == f"unix:{tmp_path}/s"
+    assert str(config.listen.addresses()["sabc"]) == f"unix:{tmp_path}/s"
     assert config.journal.path == Path("journal")
 
 

@@ -3,16 +3,32 @@
 ``connect`` is for programs; the rest is the codec, which it and the hub stand on.
 """
 
-from polywire.protocols.fmqp.client import Client, connect
-from polywire.protocols.fmqp.errors import LocalProtocolError, RemoteProtocolError
-from polywire.protocols.fmqp.frames import (
-    Decoder,
-    Publication,
-    Subscription,
-    Unsubscription,
-    encode,
-)
-from polywire.protocols.fmqp.listening import Demand, Listening, Watching
+from typing import TYPE_CHECKING
+
+from polywire.lazy import exports
+from polywire.registry import Listener, Protocol
+
+if TYPE_CHECKING:
+    from polywire.protocols.fmqp.client import Client, connect
+    from polywire.protocols.fmqp.errors import LocalProtocolError, RemoteProtocolError
+    from polywire.protocols.fmqp.frames import (
+        Decoder,
+        Publication,
+        Subscription,
+        Unsubscription,
+        encode,
+    )
+    from polywire.protocols.fmqp.listening import Demand, Listening, Watching
+else:
+    __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "client": "Client connect",
+            "errors": "LocalProtocolError RemoteProtocolError",
+            "frames": "Decoder Publication Subscription Unsubscription encode",
+            "listening": "Demand Listening Watching",
+        },
+    )
 
 __all__ = [
     "Client",
@@ -28,3 +44,19 @@ __all__ = [
     "connect",
     "encode",
 ]
+
+PROTOCOL = Protocol(
+    name="fmqp",
+    title="FMQP",
+    code=2,
+    package=__name__,
+    listeners=(Listener(key="fmqp", about="FMQP.", default="tcp://127.0.0.1:7103"),),
+    session="session:FmqpSession",
+    logs_in=False,
+    schemes={"fmqp": "tcp", "fmqps": "tls", "fmqp+unix": "unix"},
+    port=7103,
+    can=frozenset({"publish", "subscribe", "queue", "a name with + or #", "retain", "watch_demand"}),
+    bus="polywire.client.over_fmqp:connect",
+    decoder="frames:Decoder",
+    hot=("topics", "frames", "session"),
+)

@@ -3,30 +3,53 @@
 ``connect`` is for programs; the rest is the codec, which it and the hub stand on.
 """
 
-from polywire.protocols.mqtt.client import Client, connect
-from polywire.protocols.mqtt.errors import LocalProtocolError, RemoteProtocolError
-from polywire.protocols.mqtt.flows import PacketIds, Receipt, Receiver, Sender, suback, unsuback
-from polywire.protocols.mqtt.frames import Decoder, encode
-from polywire.protocols.mqtt.listening import Consuming, Delivery, Listening
-from polywire.protocols.mqtt.packets import (
-    Connack,
-    Connect,
-    Disconnect,
-    Pingreq,
-    Pingresp,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    Suback,
-    Subscribe,
-    Unsuback,
-    Unsubscribe,
-    Will,
-)
-from polywire.protocols.mqtt.state import Order
-from polywire.protocols.mqtt.topics import matches
+from typing import TYPE_CHECKING
+
+from polywire.lazy import exports
+from polywire.registry import WEBSOCKET, Listener, Protocol
+
+if TYPE_CHECKING:
+    from polywire.protocols.mqtt.client import Client, connect
+    from polywire.protocols.mqtt.errors import LocalProtocolError, RemoteProtocolError
+    from polywire.protocols.mqtt.flows import PacketIds, Receipt, Receiver, Sender, suback, unsuback
+    from polywire.protocols.mqtt.frames import Decoder, encode
+    from polywire.protocols.mqtt.listening import Consuming, Delivery, Listening
+    from polywire.protocols.mqtt.packets import (
+        Connack,
+        Connect,
+        Disconnect,
+        Pingreq,
+        Pingresp,
+        Puback,
+        Pubcomp,
+        Publish,
+        Pubrec,
+        Pubrel,
+        Suback,
+        Subscribe,
+        Unsuback,
+        Unsubscribe,
+        Will,
+    )
+    from polywire.protocols.mqtt.state import Order
+    from polywire.protocols.mqtt.topics import matches
+else:
+    __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "client": "Client connect",
+            "errors": "LocalProtocolError RemoteProtocolError",
+            "flows": "PacketIds Receipt Receiver Sender suback unsuback",
+            "frames": "Decoder encode",
+            "listening": "Consuming Delivery Listening",
+            "packets": (
+                "Connack Connect Disconnect Pingreq Pingresp Puback Pubcomp Publish Pubrec Pubrel Suback "
+                "Subscribe Unsuback Unsubscribe Will"
+            ),
+            "state": "Order",
+            "topics": "matches",
+        },
+    )
 
 __all__ = [
     "Client",
@@ -62,3 +85,56 @@ __all__ = [
     "suback",
     "unsuback",
 ]
+
+PROTOCOL = Protocol(
+    name="mqtt",
+    title="MQTT 3.1.1",
+    code=3,
+    package=__name__,
+    listeners=(
+        Listener(key="mqtt", about="MQTT 3.1.1, RPC over MQTT included.", default="tcp://127.0.0.1:1883"),
+        Listener(
+            key="mqtt_ws",
+            about="MQTT over WebSocket.",
+            default="ws://127.0.0.1:7101/mqtt",
+            transports=WEBSOCKET,
+            subprotocol="mqtt",
+            stream=True,
+        ),
+    ),
+    session="session:MqttSession",
+    schemes={"mqtt": "tcp", "mqtts": "tls", "mqtt+ws": "ws", "mqtt+wss": "wss", "mqtt+unix": "unix"},
+    port=1883,
+    secure_port=8883,
+    can=frozenset(
+        {
+            "publish",
+            "subscribe",
+            "queue",
+            "patterns with **",
+            "a name that begins or ends with /",
+            "an empty body",
+            "retain",
+            "call",
+            "serve",
+        }
+    ),
+    bus="polywire.client.over_mqtt:connect",
+    decoder="frames:Decoder",
+    decoder_options=lambda role, _capture: {"role": role, "max_packet_before_connect": 1 << 28},
+    hot=(
+        "packets",
+        "topics",
+        "reading",
+        "writing",
+        "publications",
+        "frames",
+        "flows",
+        "ledger",
+        "stored",
+        "outgoing",
+        "incoming",
+        "subscriptions",
+        "session",
+    ),
+)

@@ -3,20 +3,48 @@
 ``connect`` and ``serve`` are for programs; the rest is the codec and its tables, which they and the hub stand on.
 """
 
-from polywire.protocols.sabc.assembly import Assembly, Whole
-from polywire.protocols.sabc.client import connect
-from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Error, Message
-from polywire.protocols.sabc.encoding import encode, split
-from polywire.protocols.sabc.errors import LocalProtocolError, RemoteProtocolError
-from polywire.protocols.sabc.frames import Decoder, MessageDecoder
-from polywire.protocols.sabc.operations import Operation, operation
-from polywire.protocols.sabc.peer.failures import Failure, Truncated
-from polywire.protocols.sabc.peer.handling import Later, Reply, Request
-from polywire.protocols.sabc.peer.limits import Limits
-from polywire.protocols.sabc.peer.peer import Peer
-from polywire.protocols.sabc.remote_hub import HubSubscription, RemoteHub
-from polywire.protocols.sabc.server import serve
-from polywire.protocols.sabc.state import Session, Side, State, new_session_id
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from polywire.lazy import exports
+from polywire.registry import FEATURES, WEBSOCKET, Listener, Protocol
+
+if TYPE_CHECKING:
+    from polywire.protocols.sabc.assembly import Assembly, Whole
+    from polywire.protocols.sabc.client import connect
+    from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Error, Message
+    from polywire.protocols.sabc.encoding import encode, split
+    from polywire.protocols.sabc.errors import LocalProtocolError, RemoteProtocolError
+    from polywire.protocols.sabc.frames import Decoder, MessageDecoder
+    from polywire.protocols.sabc.operations import Operation, operation
+    from polywire.protocols.sabc.peer.failures import Failure, Truncated
+    from polywire.protocols.sabc.peer.handling import Later, Reply, Request
+    from polywire.protocols.sabc.peer.limits import Limits
+    from polywire.protocols.sabc.peer.peer import Peer
+    from polywire.protocols.sabc.remote_hub import HubSubscription, RemoteHub
+    from polywire.protocols.sabc.server import serve
+    from polywire.protocols.sabc.state import Session, Side, State, new_session_id
+else:
+    __getattr__, __dir__ = exports(
+        __name__,
+        {
+            "assembly": "Assembly Whole",
+            "client": "connect",
+            "commands": "Connect Connected Disconnect Disconnecting Error Message",
+            "encoding": "encode split",
+            "errors": "LocalProtocolError RemoteProtocolError",
+            "frames": "Decoder MessageDecoder",
+            "operations": "Operation operation",
+            "peer.failures": "Failure Truncated",
+            "peer.handling": "Later Reply Request",
+            "peer.limits": "Limits",
+            "peer.peer": "Peer",
+            "remote_hub": "HubSubscription RemoteHub",
+            "server": "serve",
+            "state": "Session Side State new_session_id",
+        },
+    )
 
 __all__ = [
     "Assembly",
@@ -51,3 +79,55 @@ __all__ = [
     "serve",
     "split",
 ]
+
+
+def _decoder_options(role: str, capture: bytes) -> Mapping[str, object]:
+    # The server gave the session its id; a capture only has what the client made of it.
+    found = re.search(rb"session-id::([!-~]+)", capture) if role == "server" else None
+    return {"session_id": found[1].decode() if found else None}
+
+
+PROTOCOL = Protocol(
+    name="sabc",
+    title="sABC",
+    code=5,
+    package=__name__,
+    listeners=(
+        Listener(key="sabc", about="sABC.", default="tcp://127.0.0.1:7105"),
+        Listener(
+            key="sabc_ws",
+            about="sABC over WebSocket.",
+            default="ws://127.0.0.1:7101/sabc",
+            transports=WEBSOCKET,
+            subprotocol="sabc",
+            options={"messages": True},
+        ),
+    ),
+    session="session:SabcSession",
+    schemes={"sabc": "tcp", "sabcs": "tls", "sabc+ws": "ws", "sabc+wss": "wss", "sabc+unix": "unix"},
+    port=7105,
+    can=frozenset(FEATURES) - {"retain", "watch_demand"},
+    bus="polywire.client.over_sabc:connect",
+    decoder="frames:Decoder",
+    decoder_options=_decoder_options,
+    hot=(
+        "headers",
+        "commands",
+        "bodies",
+        "head",
+        "unfinished",
+        "intake",
+        "encoding",
+        "message_frames",
+        "frames",
+        "assembly",
+        "operations",
+        "translation",
+        "line",
+        "subscriptions",
+        "calls",
+        "answers",
+        "requests",
+        "session",
+    ),
+)

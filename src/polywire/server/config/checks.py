@@ -105,7 +105,7 @@ def _exposed(config: Config, at: At) -> Iterator[Problem]:
 
 
 def _auth(config: Config, auth: Auth, at: At) -> Iterator[Problem]:
-    ways = (auth.users, auth.jwt, auth.certificate or None, auth.anonymous or None, auth.listeners.fmqp)
+    ways = (auth.users, auth.jwt, auth.certificate or None, auth.anonymous or None, auth.listeners.users() or None)
     if not any(way is not None for way in ways):
         yield at("nobody can log in: give users, jwt, certificate, listeners or anonymous", "auth")
     if auth.certificate and (config.tls is None or config.tls.client_ca is None):

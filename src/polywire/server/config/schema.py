@@ -3,14 +3,16 @@
 The structs are values: frozen, and equal when all their keys are, so that a reload can tell what changed.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, defstruct, field
 
 from polywire.hub.outbox import DEFAULT_CAP, POLICIES
 from polywire.hub.queues import MAX_OCTETS, MAX_SIZE
-from polywire.server.address import WEBSOCKET, Address
+from polywire.registry import protocols
+from polywire.server.address import Address
 from polywire.server.config.kinds import (
     Choice,
     Choices,
@@ -28,8 +30,8 @@ from polywire.server.config.kinds import (
 )
 from polywire.server.quantity import GIB, KIB, MIB
 
-STREAM: Final = ("tcp", "tls", "unix")
-PROTOCOLS: Final = ("umq", "micromsg", "fmqp", "mqtt", "sabc")
+LISTENED: Final = tuple(each.name for each in protocols() if each.listeners)
+"""The protocols that clients of a hub speak."""
 ACTIONS: Final = ("publish", "subscribe", "call", "serve", "signal")
 ALGORITHMS: Final = ("HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "ES256", "ES384", "ES512")
 
@@ -44,39 +46,81 @@ class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the file. The docstring of each says what it is about; its fields are its keys."""
 
 
-class Listen(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+def _with(base: type[Section], keys: Iterable[tuple[str, Any, Any]]) -> type[Struct]:
+    """A section with further keys: the name of each, its type and its default."""
+    options: dict[str, Any] = {"frozen": True, "kw_only": True, "forbid_unknown_fields": True}
+    name = base.__name__.lstrip("_")
+    return defstruct(name, keys, bases=(base,), module=__name__, namespace={"__doc__": base.__doc__}, **options)
+
+
+def _listener(about: str, transports: tuple[str, ...], default: str) -> tuple[Any, Address | None]:
+    kind = Listener(about, transports)
+    return Annotated[Address | None, kind], kind.read(default, Path())
+
+
+class _Listen(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the hub listens. WebSocket listeners on the same host and port share it; port 0 picks a free one."""
 
-    http: Annotated[Address | None, Listener("Health, metrics and the journal.", ("http", "https"))] = Address(
-        "http", "127.0.0.1", 7100
-    )
-    umq: Annotated[Address | None, Listener("UMQ over WebSocket.", WEBSOCKET)] = Address(
-        "ws", "127.0.0.1", 7101, "/umq"
-    )
-    micromsg: Annotated[Address | None, Listener("MicroMsg2.", STREAM)] = Address("tcp", "127.0.0.1", 7102)
-    fmqp: Annotated[Address | None, Listener("FMQP.", STREAM)] = Address("tcp", "127.0.0.1", 7103)
-    mqtt: Annotated[Address | None, Listener("MQTT 3.1.1, RPC over MQTT included.", STREAM)] = Address(
-        "tcp", "127.0.0.1", 1883
-    )
-    mqtt_ws: Annotated[Address | None, Listener("MQTT over WebSocket.", WEBSOCKET)] = Address(
-        "ws", "127.0.0.1", 7101, "/mqtt"
-    )
-    sabc: Annotated[Address | None, Listener("sABC.", STREAM)] = Address("tcp", "127.0.0.1", 7105)
-    sabc_ws: Annotated[Address | None, Listener("sABC over WebSocket.", WEBSOCKET)] = Address(
-        "ws", "127.0.0.1", 7101, "/sabc"
-    )
-    allowed_origins: Annotated[
-        tuple[str, ...],
-        Origins(
-            "Sites whose pages may use the HTTP and WebSocket listeners, besides those the hub serves itself, and "
-            "whose hosts are accepted as names of the hub."
-        ),
-    ] = ()
+    if TYPE_CHECKING:
+        allowed_origins: tuple[str, ...] = ()
 
     def addresses(self) -> dict[str, Address]:
         """The listeners that are not off, by their keys."""
         found = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: address for name, address in found.items() if isinstance(address, Address)}
+
+
+class _ListenerUsers(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Users by listener, for a protocol in which clients can't log in."""
+
+    def users(self) -> dict[str, str]:
+        """The listeners that have one, with their user."""
+        found = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: user for name, user in found.items() if user is not None}
+
+
+if TYPE_CHECKING:
+    Listen = _Listen
+    ListenerUsers = _ListenerUsers
+else:
+    Listen = _with(
+        _Listen,
+        [
+            ("http", *_listener("Health, metrics and the journal.", ("http", "https"), "http://127.0.0.1:7100")),
+            *(
+                (each.key, *_listener(each.about, each.transports, each.default))
+                for protocol in protocols()
+                for each in protocol.listeners
+            ),
+            (
+                "allowed_origins",
+                Annotated[
+                    tuple[str, ...],
+                    Origins(
+                        "Sites whose pages may use the HTTP and WebSocket listeners, besides those the hub serves "
+                        "itself, and whose hosts are accepted as names of the hub."
+                    ),
+                ],
+                (),
+            ),
+        ],
+    )
+    ListenerUsers = _with(
+        _ListenerUsers,
+        [
+            (
+                each.key,
+                Annotated[
+                    str | None,
+                    Text(f"Who everybody on the {protocol.title} listener is that shows no certificate."),
+                ],
+                None,
+            )
+            for protocol in protocols()
+            if not protocol.logs_in
+            for each in protocol.listeners
+        ],
+    )
 
 
 class Tls(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -301,12 +345,6 @@ class Jwt(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     leeway: Annotated[float, Seconds("How far clocks may be apart.", least=0.0, most=3600.0)] = 0.0
 
 
-class ListenerUsers(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Users by listener, for a protocol in which clients can't log in."""
-
-    fmqp: Annotated[str | None, Text("Who everybody on the FMQP listener is that shows no certificate.")] = None
-
-
 class Throttle(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What failed logins cost: how long their address has to wait before it may try again."""
 
@@ -356,7 +394,7 @@ class AccessRule(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     user: Annotated[str | None, Text("The user it is for.")] = None
     group: Annotated[str | None, Text("Or the group it is for.")] = None
-    protocol: Annotated[str | None, Choice("The protocol it holds on; all when left out.", PROTOCOLS)] = None
+    protocol: Annotated[str | None, Choice("The protocol it holds on; all when left out.", LISTENED)] = None
     actions: Annotated[tuple[str, ...], Choices("What it is about.", ACTIONS)]
     channels: Annotated[
         tuple[str, ...],
