@@ -1,9 +1,8 @@
 """sABC's cases: messages with three headers, small and large bodies; streams of bodies that look like frames' ends."""
 
 from benchmarks.wire_cases import Case
-from polywire.protocols.sabc.commands import Message
-from polywire.protocols.sabc.encoding import encode
-from polywire.protocols.sabc.frames import Decoder, MessageDecoder
+from polywire.protocols.sabc.decoder import Decoder, MessageDecoder
+from polywire.protocols.sabc.frames import Message, encode
 
 COUNT = 1000
 SESSION = "NaTPOgp1QUuB6Gm5tAdcSw"

@@ -2,20 +2,22 @@
 
 from fuzz.contract import check_stream
 from polywire.errors import RemoteProtocolError
-from polywire.protocols.sabc.assembly import Assembly, Whole
-from polywire.protocols.sabc.bodies import unfit
-from polywire.protocols.sabc.commands import (
+from polywire.protocols.sabc.decoder import Decoder, MessageDecoder
+from polywire.protocols.sabc.errors import LocalProtocolError
+from polywire.protocols.sabc.frames import (
+    Assembly,
     Connect,
     Connected,
     Disconnect,
     Disconnecting,
     Error,
     Message,
+    Whole,
+    encode,
+    operation,
+    split,
+    unfit,
 )
-from polywire.protocols.sabc.encoding import encode, split
-from polywire.protocols.sabc.errors import LocalProtocolError
-from polywire.protocols.sabc.frames import Decoder, MessageDecoder
-from polywire.protocols.sabc.operations import operation
 from polywire.wire.frame import RAW_KEPT, Discarded, Frame
 
 SESSION = "S1"

@@ -12,11 +12,10 @@ from polywire.client.errors import CallFailed, ConnectionLost, Refused, call_fai
 from polywire.client.message import Header, Message, Request
 from polywire.client.over_peers import PeerAdapter
 from polywire.client.posting import Done
-from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.client import open_peer
 from polywire.protocols.sabc.errors import DRAINING, LIMIT, NOT_FOUND
-from polywire.protocols.sabc.headers import http_date
-from polywire.protocols.sabc.operations import DESTINATION, OP, UNSUBSCRIBE, error_headers
+from polywire.protocols.sabc.frames import UNSUBSCRIBE, Whole
+from polywire.protocols.sabc.headers import DESTINATION, OP, error_headers, http_date
 from polywire.protocols.sabc.peer.failures import Failure
 from polywire.protocols.sabc.peer.handling import Reply
 from polywire.protocols.sabc.peer.limits import Limits

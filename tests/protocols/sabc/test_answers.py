@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from polywire.protocols.sabc.answers import KEPT, Answers
-from polywire.protocols.sabc.assembly import Whole
+from polywire.protocols.sabc.frames import Whole
 from polywire.protocols.sabc.line import Line
 from tests.protocols.sabc.clients import Speaker
 from tests.sessions import Site

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polywire.protocols.sabc import Connect, Connected, Decoder, Disconnect, Disconnecting, Error, Message, encode
-from polywire.protocols.sabc.bodies import unfit
+from polywire.protocols.sabc.frames import unfit
 from polywire.protocols.sabc.headers import RESERVED
 from polywire.wire.frame import Frame
 

@@ -134,15 +134,16 @@ def test_a_provider_that_is_too_slow_does_not_fail_a_message_of_its_own(hub: Hub
 @BOTH
 def test_what_is_larger_than_a_frame_is_sent_in_several(hub: HubProcess, listener: str) -> None:
     body = "grün " * 600
+    queue = f"queue/large-{listener}"  # the hub is shared, and nothing acknowledges the message
     with line_to(hub, listener) as line, line_to(hub, listener) as other:
         session, theirs = subscribe(line, listener, "large"), subscribe(other, listener, "b")
         line.send(
             wire(f"MESSAGE\nsession-id::{session}\nmsg-id::2\nsend-only::yes\ndestination::large\n\n{body}\n\n^@")
         )
         pushed = frames_of_a_message(line, listener, session)
-        line.send(wire(f"MESSAGE\nsession-id::{session}\nmsg-id::3\nop::subscribe\ndestination::queue/large\n\n^@"))
+        line.send(wire(f"MESSAGE\nsession-id::{session}\nmsg-id::3\nop::subscribe\ndestination::{queue}\n\n^@"))
         assert b"ref-msg-id::3" in line.until(b"\0")
-        other.send(wire(f"MESSAGE\nsession-id::{theirs}\nmsg-id::2\ndestination::queue/large\n\n{body}\n\n^@"))
+        other.send(wire(f"MESSAGE\nsession-id::{theirs}\nmsg-id::2\ndestination::{queue}\n\n{body}\n\n^@"))
         assert b"ref-msg-id::2" in other.until(b"\0")
         queued = frames_of_a_message(line, listener, session)
         line.send(wire(f"MESSAGE\nsession-id::{session}\nmsg-id::4\nop::serve\nservice::large\n\n^@"))

@@ -6,8 +6,7 @@ from polywire.hub.message import Message as HubMessage
 from polywire.hub.peer import Limits
 from polywire.hub.services import Call, Caller, CallError
 from polywire.protocols.sabc import Error, Message
-from polywire.protocols.sabc.headers import header
-from polywire.protocols.sabc.operations import SENT_MSG_ID, error_headers
+from polywire.protocols.sabc.headers import SENT_MSG_ID, error_headers, header
 from tests.protocols.sabc.clients import Speaker, error, is_ok, value
 from tests.sessions import Site
 

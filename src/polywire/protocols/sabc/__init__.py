@@ -11,13 +11,23 @@ from polywire.lazy import exports
 from polywire.registry import FEATURES, WEBSOCKET, Listener, Protocol
 
 if TYPE_CHECKING:
-    from polywire.protocols.sabc.assembly import Assembly, Whole
     from polywire.protocols.sabc.client import connect
-    from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Error, Message
-    from polywire.protocols.sabc.encoding import encode, split
+    from polywire.protocols.sabc.decoder import Decoder, MessageDecoder
     from polywire.protocols.sabc.errors import LocalProtocolError, RemoteProtocolError
-    from polywire.protocols.sabc.frames import Decoder, MessageDecoder
-    from polywire.protocols.sabc.operations import Operation, operation
+    from polywire.protocols.sabc.frames import (
+        Assembly,
+        Connect,
+        Connected,
+        Disconnect,
+        Disconnecting,
+        Error,
+        Message,
+        Operation,
+        Whole,
+        encode,
+        operation,
+        split,
+    )
     from polywire.protocols.sabc.peer.failures import Failure, Truncated
     from polywire.protocols.sabc.peer.handling import Later, Reply, Request
     from polywire.protocols.sabc.peer.limits import Limits
@@ -29,13 +39,10 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "assembly": "Assembly Whole",
             "client": "connect",
-            "commands": "Connect Connected Disconnect Disconnecting Error Message",
-            "encoding": "encode split",
+            "decoder": "Decoder MessageDecoder",
             "errors": "LocalProtocolError RemoteProtocolError",
-            "frames": "Decoder MessageDecoder",
-            "operations": "Operation operation",
+            "frames": "Assembly Connect Connected Disconnect Disconnecting Error Message Operation Whole encode operation split",
             "peer.failures": "Failure Truncated",
             "peer.handling": "Later Reply Request",
             "peer.limits": "Limits",
@@ -112,16 +119,8 @@ PROTOCOL = Protocol(
     decoder_options=_decoder_options,
     hot=(
         "headers",
-        "commands",
-        "bodies",
-        "head",
-        "unfinished",
-        "intake",
-        "encoding",
-        "message_frames",
         "frames",
-        "assembly",
-        "operations",
+        "decoder",
         "translation",
         "line",
         "subscriptions",

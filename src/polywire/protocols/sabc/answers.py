@@ -5,7 +5,7 @@ from typing import Final, final
 
 from polywire.hub.hub import UNAVAILABLE, UNWRITABLE, Hub
 from polywire.protocols.sabc import errors
-from polywire.protocols.sabc.assembly import Whole
+from polywire.protocols.sabc.frames import Whole
 from polywire.protocols.sabc.line import Line
 
 KEPT: Final = 256

@@ -5,11 +5,10 @@ from typing import Final, final
 
 from polywire.hub.message import Message
 from polywire.hub.services import FAILED_CODE, Call, Caller, CallError, Provider, Services, service_error
-from polywire.protocols.sabc.commands import Error
 from polywire.protocols.sabc.errors import TOO_SLOW
-from polywire.protocols.sabc.headers import header, line_problem
+from polywire.protocols.sabc.frames import Error
+from polywire.protocols.sabc.headers import ERROR_TAG, METHOD, SERVICE, header, line_problem, read_retry_after
 from polywire.protocols.sabc.line import Line
-from polywire.protocols.sabc.operations import ERROR_TAG, METHOD, SERVICE, read_retry_after
 
 
 @final

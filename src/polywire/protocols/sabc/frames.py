@@ -1,417 +1,641 @@
-"""sABC's frames: octets to frames and back, on byte streams; on message transports ``message_frames`` reads them.
+"""sABC's frames as values, and values to bytes: the six commands, messages in several frames, and the hub's operations.
 
-On a byte stream a frame with a body has no length: it ends at its null portion, or where the next frame of the session
-begins (SABC-74, SABC-77). The decoder looks for both in what is new of the body only. What might be the beginning of
-either at the end of a chunk is held back; all else is known to be body and is kept apart, so that no octet is looked at
-again and again however the stream is cut.
+``encode`` writes CR LF, session-id first, and the null portion on all but a frame with ``msg-more`` (SABC-79 to
+SABC-81); what a peer would read as something else is refused with ``LocalProtocolError``. ``split`` cuts a long message
+into frames and ``Assembly`` joins them again. ``operation`` reads what a whole message asks of a hub. Bytes are read by
+``decoder``.
+
+Reserved headers are fields of a frame; its ``headers`` are the application's (key, value) pairs, in their order on the
+wire.
 """
 
-from typing import Final, final
+from base64 import b64encode
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from typing import ClassVar, Final, final
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
-from polywire.protocols.sabc.bodies import TERMINATOR
-from polywire.protocols.sabc.commands import Error
-from polywire.protocols.sabc.encoding import encode
-from polywire.protocols.sabc.errors import MALFORMED, Refused, RemoteProtocolError
-from polywire.protocols.sabc.head import KIND_ERROR, KIND_MESSAGE, Head, line_offset, plain_message
-from polywire.protocols.sabc.headers import BODYLESS
-from polywire.protocols.sabc.intake import (
-    BLANK,
-    MAX_DROPPED,
-    MAX_HEAD,
-    MAX_HEADERS,
-    MAX_MESSAGE,
-    MAX_UNFINISHED,
-    NULL_PORTION,
-    Intake,
-    error_too_large,
-    head_over_limit,
-    head_too_long,
-    of_dropped_message,
+from polywire.protocols.sabc.errors import MALFORMED, LocalProtocolError
+from polywire.protocols.sabc.headers import (
+    BASE64,
+    CLIENT_ID,
+    CLIENT_PASSCODE,
+    CONTENT_ENCODING,
+    DESTINATION,
+    ERROR_CODE,
+    MAX_SESSION_ID,
+    MESSAGE_ID,
+    METHOD,
+    MSG_ID,
+    OP,
+    PLACE_RULES,
+    PLACES,
+    REF_MSG_ID,
+    RESERVED,
+    SERVICE,
+    SESSION_EXPIRY,
+    SESSION_ID,
+    TRUNCATED,
+    YES,
+    Header,
+    header,
+    http_date,
+    is_yes,
+    line_problem,
+    without,
 )
-from polywire.protocols.sabc.message_frames import MessageDecoder
-from polywire.wire.frame import RAW_KEPT, Frame
+from polywire.wire.frame import RAW_KEPT, Discarded, Frame
 
-__all__ = ["Decoder", "MessageDecoder", "encode"]
+TERMINATOR: Final = b"\r\n\r\n\0"
+"""SABC-10: the null portion."""
 
-NUL: Final = b"\0"
+EMPTY_LINE: Final = b"\r\n\r\n"  # SABC-09
+NUL: Final = 0
 CR: Final = 13
-SHORT: Final = 1024
 
-# What of the current frame is being read.
-HEAD: Final = 0
-BODY: Final = 1
-REST: Final = 2  # behind the size limit: delivered already, the rest is dropped
-SKIP: Final = 3  # refused: reported at its end
+PUBLISH: Final = "publish"
+SUBSCRIBE: Final = "subscribe"
+UNSUBSCRIBE: Final = "unsubscribe"
+CALL: Final = "call"
+SERVE: Final = "serve"
+UNSERVE: Final = "unserve"
 
-UNKNOWN: Final = -2
-NONE: Final = -1
-
-
-def _bodyless(raw: bytes) -> bool:
-    """Whether a head, valid or not, has a command without body."""
-    command = raw[: raw.find(b"\r\n")]
-    return command.decode(errors="replace") in BODYLESS
+NEEDS: Final[dict[str, tuple[str, ...]]] = {  # SABC-112, SABC-113
+    PUBLISH: (DESTINATION,),
+    SUBSCRIBE: (DESTINATION,),
+    UNSUBSCRIBE: (DESTINATION,),  # SABC-117
+    CALL: (SERVICE, METHOD),
+    SERVE: (SERVICE,),
+    UNSERVE: (SERVICE,),
+}
 
 
 @final
-class Decoder:
-    """Turns the octets of one connection into frames.
+@mypyc_attr(acyclic=True)
+class Connect(Frame):
+    """A client asks for a session."""
 
-    ``session_id``: a server names the id it will give this connection; a client's decoder learns it from CONNECTED.
-    ``max_message``: octets of all frames of one message; it is truncated there. ``max_head``: octets of a frame's
-    command and headers, ``max_headers``: their number. ``max_unfinished``: messages whose end has not come.
-    ``max_dropped``: messages whose rest is being dropped.
+    __match_args__: ClassVar[tuple[str, ...]] = ("client_id", "client_passcode", "headers")
+
+    def __init__(self, client_id: str, client_passcode: str | None = None, headers: tuple[Header, ...] = ()) -> None:
+        self.client_id: Final = client_id
+        self.client_passcode: Final = client_passcode
+        self.headers: Final = headers
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Connected(Frame):
+    """The server opens the session. ``session_expiry``: seconds since 1970 up to which it is valid."""
+
+    __match_args__: ClassVar[tuple[str, ...]] = ("session_id", "session_expiry", "headers")
+
+    def __init__(self, session_id: str, session_expiry: int | None = None, headers: tuple[Header, ...] = ()) -> None:
+        self.session_id: Final = session_id
+        self.session_expiry: Final = session_expiry
+        self.headers: Final = headers
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Disconnect(Frame):
+    """A client asks the server to end the session once its messages are handled."""
+
+    __match_args__: ClassVar[tuple[str, ...]] = ("session_id", "headers")
+
+    def __init__(self, session_id: str, headers: tuple[Header, ...] = ()) -> None:
+        self.session_id: Final = session_id
+        self.headers: Final = headers
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Disconnecting(Frame):
+    """Either side ends the session at once."""
+
+    __match_args__: ClassVar[tuple[str, ...]] = ("session_id", "headers")
+
+    def __init__(self, session_id: str, headers: tuple[Header, ...] = ()) -> None:
+        self.session_id: Final = session_id
+        self.headers: Final = headers
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Message(Frame):
+    """One frame of a message. With ``more`` others follow; without, it has the null portion and ends the message.
+
+    ``body`` is as it is on the wire: ``Assembly`` decodes base64 once the message is whole.
     """
+
+    __match_args__: ClassVar[tuple[str, ...]] = (
+        "session_id",
+        "msg_id",
+        "body",
+        "headers",
+        "ref_msg_id",
+        "send_only",
+        "more",
+    )
 
     def __init__(
         self,
-        *,
-        session_id: str | None = None,
-        max_message: int = MAX_MESSAGE,
-        max_head: int = MAX_HEAD,
-        max_headers: int = MAX_HEADERS,
-        max_unfinished: int = MAX_UNFINISHED,
-        max_dropped: int = MAX_DROPPED,
+        session_id: str,
+        msg_id: str | None = None,
+        body: bytes = b"",
+        headers: tuple[Header, ...] = (),
+        ref_msg_id: str | None = None,
+        send_only: bool = False,
+        more: bool = False,
     ) -> None:
-        self._intake = Intake(session_id, max_message, max_head, max_headers, max_unfinished, max_dropped)
-        self._offset: i64 = 0  # of the first octet held in the stream
-        self._tail = b""
-        self._searched: i64 = 0  # octets of the tail known to hold no empty line
-        self._null_due = False  # a command without body came last: a NUL may follow it
-        self._found: i64 = UNKNOWN  # the null portion found last in this chunk
-        # The frame being read. Places are offsets in the stream.
-        self._state: i64 = HEAD
-        self._head: Head | None = None
-        self._raw = b""
-        self._body: BytesWriter | None = None
-        self._start: i64 = 0
-        self._low: i64 = 0  # before this no other frame begins
-        self._done: i64 = 0  # up to here the body, or the raw octets, are kept
-        self._limit: i64 = 0  # where the size limit cuts it
-        self._refused: Refused | None = None
-        self._position: i64 = 0
-        self._reply: Error | None = None
+        self.session_id: Final = session_id
+        self.msg_id: Final = msg_id
+        self.body: Final = body
+        self.headers: Final = headers
+        self.ref_msg_id: Final = ref_msg_id
+        self.send_only: Final = send_only
+        self.more: Final = more
 
     @property
-    def session_id(self) -> str | None:
-        """The session's id, as far as it is known."""
-        return self._intake.session_id
+    def ended(self) -> bool:
+        """Whether it has the null portion, which ends its message."""
+        return not self.more
 
-    @session_id.setter
-    def session_id(self, session_id: str) -> None:
-        self._intake.name_session(session_id)
+    def key(self) -> str:
+        """What the frames of one message have in common: a msg-id or a ref-msg-id, which never mix (SABC-69)."""
+        if self.msg_id is not None:
+            return "m" + self.msg_id
+        return "r" + (self.ref_msg_id or "")
 
-    def allow(self, *, max_message: int, max_head: int) -> None:
-        """From the next frame on these limits hold: those before a login are narrower than those behind it."""
-        self._intake.allow(max_message, max_head)
+    @property
+    def truncated(self) -> bool:
+        """SABC-103: whether the message was cut at the size limit."""
+        return is_yes(header(self.headers, TRUNCATED))
 
-    def cuts(self) -> int:
-        """How many messages were cut at the size limit."""
-        return int(self._intake.cuts)
 
-    def given_up(self) -> str:
-        """The key of the message the next ``Discarded`` of SABC-131 is about, of those the last ``feed`` returned."""
-        return self._intake.given_up.pop(0)
+@final
+@mypyc_attr(acyclic=True)
+class Error(Frame):
+    """Something went wrong: a code, a description in the body, and the message it is about, if any.
+
+    An ERROR may have any reserved header (SABC-66); those that are not fields are among ``headers``.
+    """
+
+    __match_args__: ClassVar[tuple[str, ...]] = ("error_code", "body", "session_id", "ref_msg_id", "headers")
+
+    def __init__(
+        self,
+        error_code: str | None,
+        body: bytes = b"",
+        session_id: str | None = None,
+        ref_msg_id: str | None = None,
+        headers: tuple[Header, ...] = (),
+    ) -> None:
+        self.error_code: Final = error_code
+        self.body: Final = body
+        self.session_id: Final = session_id
+        self.ref_msg_id: Final = ref_msg_id
+        self.headers: Final = headers
+
+    @property
+    def about(self) -> str | None:
+        """SABC-134: the id of the receiver's message that it is about, or None if it names none."""
+        if self.ref_msg_id is not None:
+            return self.ref_msg_id
+        msg_id = header(self.headers, MSG_ID)
+        return header(self.headers, MESSAGE_ID) if msg_id is None else msg_id
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Whole(Frame):
+    """A whole message. ``headers`` are the application's; ``truncated`` ones have ``truncated::yes`` among them."""
+
+    __match_args__: ClassVar[tuple[str, ...]] = (
+        "session_id",
+        "msg_id",
+        "body",
+        "headers",
+        "ref_msg_id",
+        "send_only",
+        "truncated",
+    )
+
+    def __init__(
+        self,
+        session_id: str,
+        msg_id: str | None = None,
+        body: bytes = b"",
+        headers: tuple[Header, ...] = (),
+        ref_msg_id: str | None = None,
+        send_only: bool = False,
+        truncated: bool = False,
+    ) -> None:
+        self.session_id: Final = session_id
+        self.msg_id: Final = msg_id
+        self.body: Final = body
+        self.headers: Final = headers
+        self.ref_msg_id: Final = ref_msg_id
+        self.send_only: Final = send_only
+        self.truncated: Final = truncated
+
+    @property
+    def wants_answer(self) -> bool:
+        """SABC-50, SABC-51: whether its sender waits for an answer."""
+        return self.msg_id is not None and not self.send_only
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Operation(Frame):
+    """What a message asks of the hub. ``headers`` are those that travel with it (SABC-118)."""
+
+    __match_args__: ClassVar[tuple[str, ...]] = ("op", "destination", "service", "method", "headers")
+
+    def __init__(
+        self,
+        op: str = PUBLISH,
+        destination: str | None = None,
+        service: str | None = None,
+        method: str | None = None,
+        headers: tuple[Header, ...] = (),
+    ) -> None:
+        self.op: Final = op
+        self.destination: Final = destination
+        self.service: Final = service
+        self.method: Final = method
+        self.headers: Final = headers
+
+
+def error_reply(code: str, reason: str, session_id: str | None = None, ref_msg_id: str | None = None) -> Error:
+    """The ERROR frame that reports a mistake to its sender (SABC-67)."""
+    return Error(code, reason.encode(errors="replace"), session_id, ref_msg_id)
+
+
+def encode(frame: Frame) -> bytes:
+    """The bytes of a frame, always valid UTF-8. Raises ``LocalProtocolError`` for what sABC does not allow.
+
+    A message in a single frame whose body can't be sent as it is goes as base64. A message in several frames is made by
+    ``split``, which does that for the message as a whole.
+    """
+    if isinstance(frame, Message):
+        return _message(frame)
+    if isinstance(frame, Error):
+        return _error(frame)
+    if isinstance(frame, Connect):
+        if not frame.client_id:
+            raise LocalProtocolError("CONNECT needs a client-id", rule="SABC-85")
+        lines = ["CONNECT", "client-id::" + frame.client_id]
+        pairs: list[Header] = [(CLIENT_ID, frame.client_id)]
+        if frame.client_passcode is not None:
+            pairs.append((CLIENT_PASSCODE, frame.client_passcode))
+            lines.append("client-passcode::" + frame.client_passcode)
+        return _head(lines, pairs, frame.headers) + b"\r\n\r\n\0"
+    if isinstance(frame, Connected):
+        lines = ["CONNECTED", _session_line(frame.session_id)]
+        pairs = [(SESSION_ID, frame.session_id)]
+        if frame.session_expiry is not None:
+            date = http_date(frame.session_expiry)
+            if date is None:
+                raise LocalProtocolError(f"{frame.session_expiry} is no time in years 1 to 9999", rule="SABC-36")
+            pairs.append((SESSION_EXPIRY, date))
+            lines.append("session-expiry::" + date)
+        return _head(lines, pairs, frame.headers) + b"\r\n\r\n\0"
+    if isinstance(frame, Disconnect):
+        lines = ["DISCONNECT", _session_line(frame.session_id)]
+        return _head(lines, [(SESSION_ID, frame.session_id)], frame.headers) + b"\r\n\r\n\0"
+    if isinstance(frame, Disconnecting):
+        lines = ["DISCONNECTING", _session_line(frame.session_id)]
+        return _head(lines, [(SESSION_ID, frame.session_id)], frame.headers) + b"\r\n\r\n\0"
+    raise LocalProtocolError(f"{type(frame).__name__} is not an sABC frame", rule="SABC-15")
+
+
+def split(message: Message, max_frame: int) -> list[Message]:
+    """The message as frames of at most ``max_frame`` bytes each (SABC-129). The first has all headers."""
+    if message.more:
+        raise LocalProtocolError("only a whole message can be split, not one of its frames", rule="SABC-129")
+    body = message.body
+    headers = message.headers
+    encoded = header(headers, CONTENT_ENCODING) is not None
+    wrong = unfit(body, message.session_id)
+    if wrong is not None and not encoded:
+        body, headers, encoded = to_base64(body), (*headers, (CONTENT_ENCODING, BASE64)), True
+    elif wrong is not None:
+        raise LocalProtocolError(wrong[1], rule=wrong[0])
+    whole = Message(message.session_id, message.msg_id, body, headers, message.ref_msg_id, message.send_only)
+    if len(encode(whole)) <= max_frame:
+        return [whole]
+    cuts = _cuts(message, headers, body, max_frame)
+    if cuts is None and not encoded:
+        body, headers = to_base64(body), (*headers, (CONTENT_ENCODING, BASE64))
+        cuts = _cuts(message, headers, body, max_frame)
+    if cuts is None:
+        raise LocalProtocolError("the body has no place where it can be cut", rule="SABC-129")
+    frames = []
+    for i in range(len(cuts) - 1):
+        more = i < len(cuts) - 2
+        piece = body[cuts[i] : cuts[i + 1]]
+        frames.append(_piece(message, headers if i == 0 else (), piece, i == 0, more))
+    return frames
+
+
+def _piece(message: Message, headers: tuple[Header, ...], body: bytes, first: bool, more: bool) -> Message:
+    send_only = first and message.send_only  # SABC-68, SABC-116: later frames need not repeat it
+    return Message(message.session_id, message.msg_id, body, headers, message.ref_msg_id, send_only, more)
+
+
+def _cuts(message: Message, headers: tuple[Header, ...], body: bytes, max_frame: i64) -> list[int] | None:
+    """Where to cut the body, both ends included, or None if there is a piece without a place to cut."""
+    cuts = [0]
+    at: i64 = 0
+    end: i64 = len(body)
+    room: i64 = max_frame - i64(len(encode(_piece(message, headers, b"", True, True)))) - i64(len(TERMINATOR))
+    while end - at > room:
+        if room < 1:
+            raise LocalProtocolError(f"frames of {max_frame} bytes have no room for a body", rule="SABC-129")
+        cut = cut_before(body, at, at + room)
+        if cut == at:
+            return None
+        cuts.append(cut)
+        at = cut
+        if len(cuts) == 2:
+            room = max_frame - i64(len(encode(_piece(message, (), b"", False, True)))) - i64(len(TERMINATOR))
+    cuts.append(end)
+    return cuts
+
+
+def cut_before(body: bytes, start: i64, stop: i64) -> i64:
+    """The last place up to ``stop`` where the next frame's body may begin, or ``start`` if there is none."""
+    while stop > start and not may_begin(body, stop):
+        stop -= 1
+    return stop
+
+
+def may_begin(body: bytes, at: i64) -> bool:
+    """Whether a frame's body may begin here: at the start of a character, and not with what ends a body."""
+    byte: i64 = body[at]
+    if byte & 0xC0 == 0x80 or byte == 0:
+        return False
+    return byte != 13 or body[at : at + 3] != b"\r\n\0"
+
+
+def _message(frame: Message) -> bytes:
+    session_id = frame.session_id
+    msg_id = frame.msg_id
+    ref_msg_id = frame.ref_msg_id
+    lines = ["MESSAGE", _session_line(session_id)]
+    pairs: list[Header] = [(SESSION_ID, session_id)]
+    if msg_id:
+        lines.append("msg-id::" + msg_id)
+        pairs.append((MSG_ID, msg_id))
+    if ref_msg_id:
+        lines.append("ref-msg-id::" + ref_msg_id)
+        pairs.append((REF_MSG_ID, ref_msg_id))
+    if len(lines) == 2 or msg_id == "" or ref_msg_id == "":
+        raise LocalProtocolError("a MESSAGE needs a msg-id or a ref-msg-id", rule="SABC-49")
+    if frame.send_only:
+        if ref_msg_id is not None:
+            raise LocalProtocolError("a send-only message can't have a ref-msg-id", rule="SABC-53")
+        lines.append("send-only::yes")
+    if frame.more:
+        lines.append("msg-more::yes")
+    body = frame.body
+    wrong = unfit(body, session_id)
+    if wrong is not None:
+        if frame.more or header(frame.headers, CONTENT_ENCODING) is not None:
+            raise LocalProtocolError(wrong[1], rule=wrong[0])
+        lines.append("content-encoding::base64")
+        body = to_base64(body)
+    start = _head(lines, pairs, frame.headers) + EMPTY_LINE
+    if frame.more:
+        return start + body
+    return start + body + TERMINATOR if body else start + b"\0"
+
+
+def _error(frame: Error) -> bytes:
+    lines = ["ERROR"]
+    pairs: list[Header] = []
+    if frame.session_id is not None:
+        lines.append(_session_line(frame.session_id))
+        pairs.append((SESSION_ID, frame.session_id))
+    if frame.error_code is not None:
+        lines.append("error-code::" + frame.error_code)
+        pairs.append((ERROR_CODE, frame.error_code))
+    if frame.ref_msg_id is not None:
+        lines.append("ref-msg-id::" + frame.ref_msg_id)
+        pairs.append((REF_MSG_ID, frame.ref_msg_id))
+    body = frame.body
+    wrong = unfit(body, frame.session_id)
+    encoding = header(frame.headers, CONTENT_ENCODING)
+    if wrong is not None and encoding is not None:
+        raise LocalProtocolError(wrong[1], rule=wrong[0])
+    if wrong is not None:
+        lines.append("content-encoding::base64")
+        body = to_base64(body)
+    if len(lines) == 1 and not frame.headers:
+        raise LocalProtocolError("an ERROR needs at least one header", rule="SABC-14")
+    start = _head(lines, pairs, frame.headers) + EMPTY_LINE
+    return start + body + TERMINATOR if body else start + b"\0"
+
+
+def _session_line(session_id: str) -> str:
+    if not session_id:
+        raise LocalProtocolError("the frame needs a session-id", rule="SABC-24")
+    if len(session_id) > MAX_SESSION_ID or len(session_id.encode(errors="replace")) > MAX_SESSION_ID:
+        raise LocalProtocolError(f"the session-id is longer than {MAX_SESSION_ID} bytes", rule="SABC-122")
+    return "session-id::" + session_id
+
+
+def _head(lines: list[str], pairs: list[Header], headers: tuple[Header, ...]) -> bytes:
+    """Command and headers, without the empty line. ``lines`` and ``pairs`` are what the frame's fields make."""
+    command = lines[0]
+    for key, value in headers:
+        if key in RESERVED and (command != "ERROR" or key in {SESSION_ID, ERROR_CODE, REF_MSG_ID}):
+            where = " and ".join(PLACES[key])
+            reason = f"header {key!r} is reserved: it is a field of the frame, and allowed on {where}"
+            raise LocalProtocolError(reason, rule=PLACE_RULES[key] if command not in PLACES[key] else "SABC-30")
+        if not key or ":" in key:
+            _check(key, value)
+        lines.append(key + "::" + value)
+    text = "\r\n".join(lines)
+    count: i64 = len(lines) - 1
+    if text.count("::") != count or text.count("\n") != count or text.count("\r") != count or "\0" in text:
+        _check_all(pairs, headers)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        _check_all(pairs, headers)
+        raise
+
+
+def _check_all(pairs: list[Header], headers: tuple[Header, ...]) -> None:
+    for key, value in pairs:
+        _check(key, value)
+    for key, value in headers:
+        _check(key, value)
+
+
+def _check(key: str, value: str) -> None:
+    wrong = line_problem(key, value)
+    if wrong is not None:
+        raise LocalProtocolError(wrong[1], rule=wrong[0])
+
+
+def unfit(body: bytes, session_id: str | None) -> tuple[str, str] | None:
+    """Why a body can't be sent as it is, as (rule, reason), or None if it can.
+
+    It ends at the null portion, so a NUL in the wrong place would end it early; and the specification wants UTF-8.
+    Bodies that don't fit are sent as base64 (SABC-82).
+    """
+    if not body.isascii():
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            return ("SABC-82", f"the body is not UTF-8 at byte {error.start}")
+    if NUL in body:
+        if body.startswith((b"\0", b"\r\n\0")):
+            return ("SABC-82", "the body begins with NUL or CR LF NUL, which would end it")
+        if TERMINATOR in body:
+            return ("SABC-82", "the body contains CR LF CR LF NUL, which would end it")
+    if session_id is not None and CR in body and boundary_mark(session_id) in body:
+        return ("SABC-126", "the body contains what begins a frame of its own session")
+    return None
+
+
+def boundary_mark(session_id: str) -> bytes:
+    """What follows the command in every frame of a session (SABC-77), up to the end of its line."""
+    return b"\r\nsession-id::" + session_id.encode(errors="replace")
+
+
+def to_base64(body: bytes) -> bytes:
+    """The body as base64 text."""
+    return b64encode(body)
+
+
+def from_base64(text: bytes, *, truncated: bool = False) -> bytes | None:
+    """Decode base64, None if it is invalid.
+
+    Frames of one message may have been encoded one by one, so there may be padding inside (SABC-125). If the text is
+    truncated, its last incomplete group of four is dropped.
+    """
+    if truncated:
+        text = text[: len(text) // 4 * 4]
+    out = bytearray()
+    start = 0
+    while start < len(text):
+        padding = text.find(b"=", start)
+        stop = len(text) if padding < 0 else (padding // 4 + 1) * 4
+        if stop - start != (stop - start) // 4 * 4:
+            return None
+        try:
+            out += a2b_base64(text[start:stop], strict_mode=True)
+        except Base64Error:
+            return None
+        start = stop
+    return bytes(out)
+
+
+@final
+class Pieces:
+    """The frames of one unfinished message: the first one, and all bodies so far."""
+
+    def __init__(self, first: Message) -> None:
+        self.first: Final = first
+        self.body: Final = BytesWriter()
+        self.body.write(first.body)
+
+
+@final
+class Assembly:
+    """Joins frames to whole messages by their id, however they interleave, and decodes base64.
+
+    The decoder has already counted: no more messages are unfinished than allowed, and a message that reached its size
+    limit ends there with a frame marked ``truncated``.
+    """
+
+    def __init__(self) -> None:
+        self._unfinished: dict[str, Pieces] = {}
+
+    def __len__(self) -> int:
+        return len(self._unfinished)
 
     def pending(self) -> int:
-        """How many octets of an unfinished frame are held."""
-        body = self._body
-        held: i64 = i64(len(self._tail)) + i64(len(self._raw))
-        if body is not None:
-            held += i64(len(body))
-            if self._low > self._offset:  # the end of the head is held twice, the null portion may begin in it
-                held -= self._low - self._offset
+        """How many bytes of bodies are held."""
+        held = 0
+        for pieces in self._unfinished.values():
+            held += len(pieces.body)
         return held
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The frames that ``data`` completes, in order; what broke a rule is ``Discarded``."""
-        self._intake.begin()
-        frames: list[Frame] = []
-        tail = self._tail
-        if tail:
-            data = tail + data  # bounded: the tail is an unfinished head, or may be the start of a frame's end
-            self._tail = b""
-        self._found = UNKNOWN
-        try:
-            self._read(data, frames)
-        except RemoteProtocolError as error:
-            self._fail(error, frames)
-        return frames
+    def add(self, frame: Message) -> Whole | Discarded | None:
+        """The message that ``frame`` completes, or None if more frames follow."""
+        if not frame.more and not self._unfinished:
+            return _whole(frame, frame.body, frame.truncated)
+        key = frame.key()
+        pieces = self._unfinished.get(key)
+        if pieces is not None:
+            pieces.body.write(frame.body)
+        elif frame.more:
+            self._unfinished[key] = Pieces(frame)
+        if frame.more:
+            return None
+        if pieces is None:
+            return _whole(frame, frame.body, frame.truncated)
+        del self._unfinished[key]
+        return _whole(pieces.first, pieces.body.getvalue(), frame.truncated or pieces.first.truncated)
 
-    def finish(self) -> list[Frame]:
-        """The connection has ended: a frame with ``msg-more`` ends here too, what is cut is ``Discarded``."""
-        self._intake.check()
-        frames: list[Frame] = []
-        tail = self._tail
-        self._tail = b""
-        end = self._offset + i64(len(tail))
-        try:
-            if self._state != HEAD:
-                self._consume(tail, end)
-                self._close(frames, False, end)
-            elif tail:
-                refused = Refused(MALFORMED, "SABC-43", "the connection ended inside a frame")
-                frames.append(self._intake.discarded(refused, tail, len(tail), self._offset, None))
-        except RemoteProtocolError as error:
-            self._fail(error, frames)
-        self._offset = end
-        return frames
+    def forget(self, key: str) -> None:
+        """The decoder has given this message up (SABC-131)."""
+        self._unfinished.pop(key, None)
 
-    def _fail(self, error: RemoteProtocolError, frames: list[Frame]) -> None:
-        self._tail = self._raw = b""
-        self._body = None
-        raise self._intake.failure(error, frames) from None
 
-    def _read(self, chunk: bytes, frames: list[Frame]) -> None:
-        """Take ``chunk`` apart; its first octet is the one at ``_offset``."""
-        intake = self._intake
-        end: i64 = len(chunk)
-        pos: i64 = 0
-        if self._state != HEAD:
-            pos = self._scan(chunk, 0, frames)
-            if pos < 0:
-                return
-        max_head = intake.max_head
-        while pos < end:
-            if self._null_due:
-                skipped = self._skip_null(chunk, pos, end)
-                if skipped < 0:
-                    break
-                pos = skipped
-                self._null_due = False
-                continue
-            blank: i64 = chunk.find(BLANK, pos + self._searched, pos + max_head)
-            if blank < 0 and end - pos < max_head:
-                self._searched = end - pos - 3 if end - pos > 3 else 0
-                break
-            self._searched = 0
-            if blank < 0:
-                pos = self._refuse(chunk, pos, pos + max_head, head_too_long(max_head), frames)
-                if pos < 0:
-                    return
-                continue
-            body_at: i64 = blank + 4
-            if intake.ready and chunk[pos : pos + i64(len(intake.prefix))] == intake.prefix:
-                following = self._plain(chunk, pos, blank, frames)
-                if following >= 0:
-                    pos = following
-                    continue
-            try:
-                head = intake.head(chunk[pos:blank])
-            except Refused as refused:
-                pos = self._refuse(chunk, pos, body_at, refused, frames)
-                if pos < 0:
-                    return
-                continue
-            if head.kind < KIND_MESSAGE:
-                frames.append(intake.bodyless(head))
-                self._null_due = True
-                pos = body_at
-                continue
-            pos = self._enter(chunk, pos, blank, head, frames)
-            if pos < 0:
-                return
-        self._tail = chunk[pos:]
-        self._offset += pos
+def _whole(first: Message, body: bytes, truncated: bool) -> Whole | Discarded:
+    """The message with the first frame's headers (SABC-124) and all bodies."""
+    headers = first.headers
+    if headers and header(headers, CONTENT_ENCODING) == BASE64:
+        plain = from_base64(body, truncated=truncated)
+        if plain is None:
+            reason = "the body is not the base64 its content-encoding announces"
+            reply = error_reply(MALFORMED, reason, first.session_id, first.msg_id)
+            return Discarded("SABC-125", reason, 0, body[:RAW_KEPT], len(body), reply)
+        body = plain
+        headers = without(headers, CONTENT_ENCODING)
+    if truncated and header(headers, TRUNCATED) != YES:
+        headers = (*without(headers, TRUNCATED), (TRUNCATED, YES))
+    return Whole(first.session_id, first.msg_id, body, headers, first.ref_msg_id, first.send_only, truncated)
 
-    def _plain(self, chunk: bytes, pos: i64, blank: i64, frames: list[Frame]) -> i64:
-        """The short way for a whole message in one frame. Returns where the next begins, or -1: it is none."""
-        intake = self._intake
-        found = self._terminator(chunk, blank)
-        start = pos + i64(len(intake.prefix))
-        if found < 0 or start >= blank or found + NULL_PORTION - pos > intake.max_message:
-            return -1
-        body_at = blank + 4
-        body = chunk[body_at:found] if body_at < found <= body_at + SHORT else b""
-        # A boundary has a CR of its own. Only a short body is looked at so; a long one may be many frames.
-        if (CR in body or found > body_at + SHORT) and intake.boundary(chunk, body_at, found + 2) >= 0:
-            return -1
-        if found > body_at + SHORT:
-            body = chunk[body_at:found]
-        message = plain_message(intake.own, chunk[start:blank], body, intake.max_headers)
-        if message is None:
-            return -1
-        frames.append(message)
-        return found + NULL_PORTION
 
-    def _skip_null(self, chunk: bytes, pos: i64, end: i64) -> i64:
-        """Where the next frame begins behind a command without body, or -1 where more octets must tell (SABC-76)."""
-        if chunk[pos] == 0:
-            return pos + 1
-        head = chunk[pos : pos + NULL_PORTION]
-        if head == TERMINATOR:
-            return pos + NULL_PORTION
-        if end - pos < NULL_PORTION and TERMINATOR.startswith(head):
-            return -1
-        return pos
+def operation(message: Whole) -> Operation | Discarded:
+    """What an originating message asks for, or why that is not clear, with the ERROR to answer."""
+    found: dict[str, str] = {}
+    others: list[Header] = []
+    for pair in message.headers:
+        key, value = pair
+        if key not in {OP, DESTINATION, SERVICE, METHOD}:
+            others.append(pair)
+        elif key in found:
+            return _refused(message, "SABC-121", f"header {key!r} appears twice")
+        else:
+            found[key] = value
+    op = found.get(OP, PUBLISH)
+    needs = NEEDS.get(op)
+    if needs is None:
+        return _refused(message, "SABC-112", f"op {op[:40]!r} is not one of {', '.join(NEEDS)}")
+    for key in needs:
+        if not found.get(key):
+            return _refused(message, "SABC-113", f"{op} needs the header {key!r}")
+    return Operation(op, found.get(DESTINATION), found.get(SERVICE), found.get(METHOD), tuple(others))
 
-    def _terminator(self, chunk: bytes, low: i64) -> i64:
-        """Where the next null portion of this chunk begins, or -1. Looked for once, however many frames ask."""
-        if self._found != NONE and self._found < low:
-            nul: i64 = chunk.find(NUL, low + 4)
-            if nul < 0:
-                self._found = NONE
-            elif chunk[nul - 4 : nul] == BLANK:
-                self._found = nul - 4
-            else:
-                self._found = chunk.find(TERMINATOR, nul - 3)
-        return self._found
 
-    def _enter(self, chunk: bytes, pos: i64, blank: i64, head: Head, frames: list[Frame]) -> i64:
-        """Begin a frame with a body, whose head ends at ``blank``. Returns as ``_scan``."""
-        allowance = self._intake.allowance(head)
-        if allowance < 0:
-            self._head = head
-            return self._refuse(chunk, pos, blank + 4, of_dropped_message(), frames)
-        if self._intake.too_large_a_head(head, blank - pos, allowance):
-            self._head = head
-            refused = head_over_limit(blank - pos, self._intake.max_message)
-            return self._refuse(chunk, pos, blank + 4, refused, frames)
-        self._state = BODY
-        self._head = head
-        self._raw = chunk[pos : blank + 4]
-        self._body = BytesWriter()
-        self._start = self._offset + pos
-        self._low = self._done = self._offset + blank + 4
-        self._limit = self._start + allowance
-        return self._scan(chunk, blank, frames)
+def is_publication(message: Whole) -> bool:
+    """Whether an originating message is a publication, valid or not."""
+    for key, value in message.headers:
+        if key == OP:
+            return value == PUBLISH
+    return True
 
-    def _refuse(self, chunk: bytes, pos: i64, stop: i64, refused: Refused, frames: list[Frame]) -> i64:
-        """Begin to skip the frame at ``pos``, whose head ends at ``stop``. Returns as ``_scan``."""
-        intake = self._intake
-        raw = chunk[pos:stop]
-        start = self._offset + pos
-        intake.refuse_connect(refused, raw, start)
-        self._state = SKIP
-        self._refused = refused
-        self._reply = intake.answer(refused, raw)
-        self._position = start + line_offset(raw, refused.line)
-        self._start = self._done = start
-        self._raw = b""
-        self._low = start + 1
-        if raw.endswith(BLANK) and _bodyless(raw):
-            boundary = intake.boundary(chunk, pos + 1, stop)
-            if boundary < 0:
-                boundary = stop
-                self._null_due = True
-            self._consume(chunk, self._offset + boundary)
-            self._close(frames, False, self._offset + boundary)
-            return boundary
-        return self._scan(chunk, pos, frames)
 
-    def _scan(self, chunk: bytes, at: i64, frames: list[Frame]) -> i64:
-        """Read on in the current frame from ``chunk[at]``. Returns where the next begins, or -1 if it goes on."""
-        end: i64 = len(chunk)
-        low = self._low - self._offset
-        low = max(low, at)
-        found = self._terminator(chunk, at)
-        boundary = self._intake.boundary(chunk, low, end if found < 0 else found + 2)
-        if boundary >= 0:
-            self._consume(chunk, self._offset + boundary)
-            self._close(frames, False, self._offset + boundary)
-            return boundary
-        if found >= 0:
-            following = found + NULL_PORTION
-            self._consume(chunk, self._offset + (found if self._state == BODY else following))
-            self._close(frames, True, self._offset + following)
-            return following
-        hold = self._held_back(chunk, at, low)
-        self._consume(chunk, self._offset + hold)
-        if self._state == BODY and self._offset + hold > self._limit:
-            self._cut(frames)
-        self._tail = chunk[hold:]
-        self._offset += hold
-        return -1
-
-    def _held_back(self, chunk: bytes, at: i64, low: i64) -> i64:
-        """Where the longest end of ``chunk`` begins that may be the beginning of a null portion or of a frame."""
-        boundaries = self._intake.boundaries
-        end: i64 = len(chunk)
-        longest: i64 = NULL_PORTION
-        if boundaries:
-            longest = len(boundaries[0])
-        i = end - longest + 1
-        i = max(i, at)
-        while i < end:
-            octet: i64 = chunk[i]
-            # CR, or the first letter of a command
-            if octet == 13 or octet == 77 or octet == 67 or octet == 68 or octet == 69:  # noqa: PLR1714 - native comparisons
-                part = chunk[i:]
-                if TERMINATOR.startswith(part):
-                    return i
-                if i >= low:
-                    for boundary in boundaries:
-                        if boundary.startswith(part):
-                            return i
-            i += 1
-        return end
-
-    def _consume(self, chunk: bytes, stop: i64) -> None:
-        """Keep what is to be kept of the frame's octets up to ``stop``."""
-        done = self._done
-        if stop <= done:
-            return
-        keep = stop
-        if self._state == BODY:
-            body = self._body
-            keep = min(keep, self._limit)
-            if keep > done and body is not None:
-                body.write(chunk[done - self._offset : keep - self._offset])
-        elif self._state == SKIP:
-            keep = min(keep, self._start + RAW_KEPT)
-            if keep > done:
-                self._raw += chunk[done - self._offset : keep - self._offset]
-        self._done = stop
-
-    def _cut(self, frames: list[Frame]) -> None:
-        """The size limit is reached inside this frame: deliver what there is, drop the rest."""
-        head = self._head
-        body = self._body
-        if head is None or body is None:
-            return
-        octets = body.getvalue()
-        self._body = None
-        if head.kind == KIND_ERROR:
-            self._state = SKIP
-            self._refused = error_too_large(self._intake.max_message)
-            self._reply = None
-            self._position = self._start
-            self._raw = (self._raw + octets)[:RAW_KEPT]
-            self._done = self._start + RAW_KEPT + self._limit  # nothing more is kept
-            return
-        self._raw = b""
-        self._state = REST
-        frames.append(self._intake.cut(head, octets))
-
-    def _close(self, frames: list[Frame], ended: bool, stop: i64) -> None:
-        """The current frame ends at ``stop``, with the null portion or without."""
-        intake = self._intake
-        size = stop - self._start
-        if self._state == BODY and stop > self._limit:
-            self._cut(frames)
-        state = self._state
-        head = self._head
-        body = self._body
-        raw = self._raw
-        refused = self._refused
-        self._state = HEAD
-        self._head = None
-        self._body = None
-        self._raw = b""
-        self._refused = None
-        if state == BODY and head is not None and body is not None:
-            octets = body.getvalue()
-            try:
-                frames.append(intake.complete(head, octets, size, ended, self._start))
-            except Refused as late:
-                reply = intake.answer(late, raw)
-                frames.append(intake.discarded(late, raw + octets[:RAW_KEPT], size, self._start, reply))
-            return
-        if state == SKIP and refused is not None:
-            frames.append(intake.discarded(refused, raw, size, self._position, self._reply))
-            self._reply = None
-        if head is not None and head.kind == KIND_MESSAGE:
-            intake.rest(head, ended, self._start)
+def _refused(message: Whole, rule: str, reason: str) -> Discarded:
+    reply = error_reply(MALFORMED, reason, message.session_id, message.msg_id)
+    return Discarded(rule, reason, 0, message.body[:RAW_KEPT], len(message.body), reply)

@@ -12,12 +12,17 @@ from polywire.hub.client import Client
 from polywire.hub.message import Message
 from polywire.hub.outbox import JOIN_BELOW
 from polywire.hub.services import CallError
-from polywire.protocols.sabc.bodies import TERMINATOR, unfit
-from polywire.protocols.sabc.commands import Error
-from polywire.protocols.sabc.encoding import cut_before, encode, may_begin
-from polywire.protocols.sabc.headers import TRUNCATED, Header
-from polywire.protocols.sabc.intake import BLANK, error_reply
-from polywire.protocols.sabc.operations import SENT_MSG_ID, error_headers
+from polywire.protocols.sabc.frames import (
+    EMPTY_LINE,
+    TERMINATOR,
+    Error,
+    cut_before,
+    encode,
+    error_reply,
+    may_begin,
+    unfit,
+)
+from polywire.protocols.sabc.headers import SENT_MSG_ID, TRUNCATED, Header, error_headers
 from polywire.protocols.sabc.translation import apart, content, shared
 from polywire.wire import websocket
 from polywire.wire.frame import Frame
@@ -172,8 +177,8 @@ class Line:
 
         The body is not copied. ``ids`` is the line that all frames have in common.
         """
-        blank: i64 = octets.find(BLANK)
-        at = blank + i64(len(BLANK))
+        blank: i64 = octets.find(EMPTY_LINE)
+        at = blank + i64(len(EMPTY_LINE))
         end = i64(len(octets)) - i64(len(TERMINATOR))
         body = memoryview(octets)
         head = first + octets[:blank] + MORE
@@ -198,7 +203,7 @@ class Line:
             self._begin(out, first, len(octets))
             out.append(octets)
         else:
-            self._begin(out, later + BLANK, end - at + i64(len(TERMINATOR)))
+            self._begin(out, later + EMPTY_LINE, end - at + i64(len(TERMINATOR)))
             out.append(body[at:])
         return out
 

@@ -11,17 +11,25 @@ from typing import Self
 
 from polywire.client.inbox import LIMIT, Inbox
 from polywire.client.message import Body, JsonBody, Message, Request, delivery_count
-from polywire.protocols.sabc import operations
-from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.errors import NOT_FOUND
-from polywire.protocols.sabc.headers import Header, header
-from polywire.protocols.sabc.operations import DESTINATION, METHOD, OP, SERVICE, SUBSCRIPTION
+from polywire.protocols.sabc.frames import CALL, PUBLISH, SERVE, SUBSCRIBE, UNSERVE, UNSUBSCRIBE, Whole
+from polywire.protocols.sabc.headers import (
+    CONTENT_TYPE,
+    DELAY,
+    DESTINATION,
+    METHOD,
+    NACK,
+    OP,
+    SERVICE,
+    SUBSCRIPTION,
+    Header,
+    header,
+)
 from polywire.protocols.sabc.peer import handling
 from polywire.protocols.sabc.peer.failures import Failure
 from polywire.protocols.sabc.peer.handling import Later, Outcome, Reply
 from polywire.protocols.sabc.peer.peer import Peer
 
-CONTENT_TYPE = "content-type"
 OWN = frozenset({OP, DESTINATION, SERVICE, METHOD, SUBSCRIPTION, CONTENT_TYPE})
 QUEUE = "queue/"
 NO_HEADERS: Mapping[str, str] = {}
@@ -60,7 +68,7 @@ class HubSubscription:
 
         def reject(delay: float, reason: str) -> None:
             if self._unacknowledged.pop(later, None) is not None:
-                later.answer(Reply(reason, ((OP, operations.NACK), (operations.DELAY, f"{delay:.3f}"))))
+                later.answer(Reply(reason, ((OP, NACK), (DELAY, f"{delay:.3f}"))))
 
         self.inbox.put(_queued(message, acknowledge, reject), len(message.body))
 
@@ -180,20 +188,20 @@ class RemoteHub:
     async def leave(self, subscription: HubSubscription) -> None:
         """Undo ``subscribe``; ``HubSubscription.leave`` is the way to do so."""
         if self._places.leave(subscription) and self.peer.is_open:
-            await self.peer.ask(b"", ((OP, operations.UNSUBSCRIBE), (DESTINATION, subscription.destination)))
+            await self.peer.ask(b"", ((OP, UNSUBSCRIBE), (DESTINATION, subscription.destination)))
 
     async def _join(self, destination: str, limit: int, *, again: bool) -> HubSubscription:
         number = self.peer.new_id()
         subscription = HubSubscription(self, destination, limit)
         if self._places.join(number, subscription) or again:
             try:
-                await self.peer.ask(b"", ((OP, operations.SUBSCRIBE), (DESTINATION, destination)), msg_id=number)
+                await self.peer.ask(b"", ((OP, SUBSCRIBE), (DESTINATION, destination)), msg_id=number)
             except Failure:
                 self._places.leave(subscription)
                 raise
             except BaseException:
                 if self._places.leave(subscription) and self.peer.is_open:  # the hub may have accepted it
-                    undone = self.peer.tell(b"", ((OP, operations.UNSUBSCRIBE), (DESTINATION, destination)))
+                    undone = self.peer.tell(b"", ((OP, UNSUBSCRIBE), (DESTINATION, destination)))
                     undone.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
                 raise
         return subscription
@@ -209,7 +217,7 @@ class RemoteHub:
         timeout: float | None = None,  # noqa: ASYNC109 - as in Peer.ask
     ) -> Message:
         """Call a service, whatever protocol it is offered over."""
-        asked = ((OP, operations.CALL), (SERVICE, service), (METHOD, method))
+        asked = ((OP, CALL), (SERVICE, service), (METHOD, method))
         travelling = _travelling(headers, _content_type(body, content_type))
         answer = await self.peer.ask(body, (*asked, *travelling), timeout=timeout)
         return _message(answer)
@@ -219,7 +227,7 @@ class RemoteHub:
         before = self._services.get(service)
         self._services[service] = handler
         try:
-            await self.peer.ask(b"", ((OP, operations.SERVE), (SERVICE, service)))
+            await self.peer.ask(b"", ((OP, SERVE), (SERVICE, service)))
         except BaseException:
             if before is None:
                 del self._services[service]
@@ -230,7 +238,7 @@ class RemoteHub:
     async def unserve(self, service: str) -> None:
         """Offer it no more; calls that are under way are still answered."""
         self._services.pop(service, None)
-        await self.peer.ask(b"", ((OP, operations.UNSERVE), (SERVICE, service)))
+        await self.peer.ask(b"", ((OP, UNSERVE), (SERVICE, service)))
 
     def _pushed(self, request: handling.Request) -> Outcome | Later | Awaitable[Outcome]:
         message = request.message
@@ -254,7 +262,7 @@ def publishing(
     channel: str, headers: Mapping[str, str] = NO_HEADERS, content_type: str | None = None
 ) -> tuple[Header, ...]:
     """The headers of a publication."""
-    return ((OP, operations.PUBLISH), (DESTINATION, channel), *_travelling(headers, content_type))
+    return ((OP, PUBLISH), (DESTINATION, channel), *_travelling(headers, content_type))
 
 
 def replying(message: Message) -> Reply:

@@ -23,10 +23,9 @@ from polywire.hub.hub import (
 from polywire.hub.peer import Limits
 from polywire.protocols.sabc import errors
 from polywire.protocols.sabc.answers import Answers
-from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.calls import SabcCaller, SabcProvider
+from polywire.protocols.sabc.frames import CALL, PUBLISH, SERVE, SUBSCRIBE, UNSUBSCRIBE, Operation, Whole
 from polywire.protocols.sabc.line import Line
-from polywire.protocols.sabc.operations import CALL, PUBLISH, SERVE, SUBSCRIBE, UNSUBSCRIBE, Operation
 from polywire.protocols.sabc.subscriptions import Queues, SabcSubscription
 from polywire.protocols.sabc.translation import incoming
 

@@ -13,15 +13,24 @@ from polywire.hub.hub import Hub
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.protocols.sabc import errors
 from polywire.protocols.sabc.answers import Answers
-from polywire.protocols.sabc.assembly import Assembly, Whole
 from polywire.protocols.sabc.calls import SabcCaller, SabcProvider
-from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Error, Message
+from polywire.protocols.sabc.decoder import LEAST_HEAD, Decoder, MessageDecoder
 from polywire.protocols.sabc.errors import RemoteProtocolError
-from polywire.protocols.sabc.frames import Decoder, MessageDecoder
-from polywire.protocols.sabc.headers import Header, header
-from polywire.protocols.sabc.intake import LEAST_HEAD, error_reply
+from polywire.protocols.sabc.frames import (
+    Assembly,
+    Connect,
+    Connected,
+    Disconnect,
+    Disconnecting,
+    Error,
+    Message,
+    Whole,
+    error_reply,
+    is_publication,
+    operation,
+)
+from polywire.protocols.sabc.headers import NACK, OP, Header, header, read_delay
 from polywire.protocols.sabc.line import Line
-from polywire.protocols.sabc.operations import NACK, OP, is_publication, operation, read_delay
 from polywire.protocols.sabc.requests import UNKNOWN, Requests
 from polywire.protocols.sabc.state import Session, Side, State, new_session_id
 from polywire.protocols.sabc.subscriptions import Queues

@@ -8,8 +8,8 @@ from enum import Enum
 from secrets import token_urlsafe
 from typing import Final
 
-from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Error, Message
 from polywire.protocols.sabc.errors import CONFLICT, DRAINING, MALFORMED, UNAUTHORIZED, LocalProtocolError
+from polywire.protocols.sabc.frames import Connect, Connected, Disconnect, Disconnecting, Error, Message, error_reply
 from polywire.protocols.sabc.headers import (
     CONNECT,
     CONNECTED,
@@ -18,7 +18,6 @@ from polywire.protocols.sabc.headers import (
     ERROR,
     MESSAGE,
 )
-from polywire.protocols.sabc.intake import error_reply
 from polywire.wire.frame import Discarded, Frame
 
 

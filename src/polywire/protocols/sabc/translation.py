@@ -13,24 +13,26 @@ from mypy_extensions import mypyc_attr
 from polywire.hub.channels import to_stars
 from polywire.hub.message import Date, Headers, HeaderValue, Message
 from polywire.hub.outbox import JOIN_BELOW
-from polywire.protocols.sabc.bodies import CR, NUL, TERMINATOR, to_base64, unfit
+from polywire.protocols.sabc.frames import CR, EMPTY_LINE, NUL, TERMINATOR, to_base64, unfit
 from polywire.protocols.sabc.headers import (
     BASE64,
     CONTENT_ENCODING,
+    CONTENT_TYPE,
+    DESTINATION,
+    METHOD,
+    OP,
     RESERVED,
+    SERVICE,
+    SUBSCRIPTION,
     Header,
     http_date,
     line_problem,
 )
-from polywire.protocols.sabc.operations import DESTINATION, METHOD, OP, SERVICE, SUBSCRIPTION
 
-CONTENT_TYPE: Final = "content-type"
 OWN: Final = frozenset({OP, DESTINATION, SERVICE, METHOD, SUBSCRIPTION, CONTENT_TYPE, *RESERVED})
 """Headers that mean something on sABC itself: one of that name in a message is not written."""
 
 SESSION_MARK: Final = b"\r\nsession-id::"
-EMPTY_LINE: Final = b"\r\n\r\n"
-EMPTY_END: Final = b"\r\n\r\n\0"
 MAX_DESTINATIONS: Final = 4096
 LONGEST_KEPT: Final = 256
 """How many destinations, and of which length, are kept as they stand in a header."""
@@ -95,7 +97,7 @@ def content(message: Message, *, plain: bool) -> bytes:
     body = message.body
     if not message.headers and not message.content_type:
         if not body:
-            return EMPTY_END
+            return TERMINATOR
         if plain:
             return EMPTY_LINE + body + TERMINATOR
     lines: list[str] = [""]

@@ -5,8 +5,7 @@ from itertools import count
 
 from polywire.client.errors import ConnectionLost, Timeout
 from polywire.client.inbox import Intake
-from polywire.protocols.sabc.assembly import Whole
-from polywire.protocols.sabc.commands import Message
+from polywire.protocols.sabc.frames import Message, Whole
 from polywire.protocols.sabc.headers import Header
 from polywire.protocols.sabc.peer.failures import Failure, Truncated
 from polywire.protocols.sabc.peer.sending import Sender

@@ -1,10 +1,9 @@
 """What an sABC peer raises in its program."""
 
 from polywire.client.errors import ClientError
-from polywire.protocols.sabc.assembly import Whole
 from polywire.protocols.sabc.errors import MEANINGS
-from polywire.protocols.sabc.headers import Header, header
-from polywire.protocols.sabc.operations import BY_SERVICE, ERROR_SOURCE, ERROR_TAG, read_retry_after
+from polywire.protocols.sabc.frames import Whole
+from polywire.protocols.sabc.headers import BY_SERVICE, ERROR_SOURCE, ERROR_TAG, Header, header, read_retry_after
 
 
 class Failure(ClientError):

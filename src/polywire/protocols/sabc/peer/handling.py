@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from polywire.client.work import Work
-from polywire.protocols.sabc.assembly import Whole
-from polywire.protocols.sabc.commands import Error, Message
 from polywire.protocols.sabc.errors import DRAINING, LIMIT, NOT_FOUND
+from polywire.protocols.sabc.frames import Error, Message, Whole
 from polywire.protocols.sabc.headers import TRUNCATED, YES, Header, header
 from polywire.protocols.sabc.peer.failures import Failure
 from polywire.protocols.sabc.peer.sending import Sender

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from polywire.protocols.sabc.frames import Decoder, MessageDecoder
-from polywire.protocols.sabc.intake import MAX_HEAD, MAX_HEADERS, MAX_MESSAGE, MAX_UNFINISHED
+from polywire.protocols.sabc.decoder import MAX_HEAD, MAX_HEADERS, MAX_MESSAGE, MAX_UNFINISHED, Decoder, MessageDecoder
 
 IN_FLIGHT = 1000
 """As many messages as the hub lets one session have under way, unless told otherwise."""

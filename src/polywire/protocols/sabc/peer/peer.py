@@ -12,11 +12,19 @@ from polywire.client.errors import ConnectionLost, Refused
 from polywire.client.inbox import Intake
 from polywire.client.message import Body, octets
 from polywire.client.peer import LivePeer
-from polywire.protocols.sabc.assembly import Assembly, Whole
-from polywire.protocols.sabc.commands import Connect, Connected, Disconnect, Disconnecting, Error, Message
 from polywire.protocols.sabc.errors import DRAINING, LIMIT, TOO_SLOW, UNAUTHORIZED, RemoteProtocolError
+from polywire.protocols.sabc.frames import (
+    Assembly,
+    Connect,
+    Connected,
+    Disconnect,
+    Disconnecting,
+    Error,
+    Message,
+    Whole,
+    error_reply,
+)
 from polywire.protocols.sabc.headers import Header
-from polywire.protocols.sabc.intake import error_reply
 from polywire.protocols.sabc.peer.asking import Asking
 from polywire.protocols.sabc.peer.failures import Failure
 from polywire.protocols.sabc.peer.handling import ANSWERING, Handler, Handling, log

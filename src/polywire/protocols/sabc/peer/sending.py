@@ -8,9 +8,8 @@ import contextlib
 
 from polywire.client.errors import Closed, ConnectionLost
 from polywire.client.link import Link
-from polywire.protocols.sabc.commands import Message
-from polywire.protocols.sabc.encoding import encode, split
 from polywire.protocols.sabc.errors import LocalProtocolError
+from polywire.protocols.sabc.frames import Message, encode, split
 from polywire.protocols.sabc.state import Session, State
 from polywire.wire.frame import Frame
 
