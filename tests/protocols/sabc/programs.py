@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from polywire.client.serving import Server
 from polywire.protocols.sabc import Limits, Peer, connect, serve
-from polywire.protocols.sabc.peer.handling import Handler
-from polywire.protocols.sabc.peer.limits import DEFAULT_LIMITS
-from polywire.protocols.sabc.peer.peer import Login
+from polywire.protocols.sabc.peer import DEFAULT_LIMITS, Handler, Login
 
 
 @dataclass(frozen=True)

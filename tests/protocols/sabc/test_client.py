@@ -294,7 +294,7 @@ def test_headers_that_cannot_be_written_are_refused_before_anything_is_sent() ->
                 with pytest.raises(LocalProtocolError):
                     await both.near.ask("x", (wrong,))
             assert (await both.near.ask("fine")).body == b"fine"
-            assert len(both.near._asking) == 0
+            assert len(both.near._unanswered) == 0
 
     run(main)
 
@@ -358,7 +358,7 @@ def test_disconnect_lets_what_was_accepted_be_answered() -> None:
 
         async with connected(handler) as both:
             asking = asyncio.create_task(both.near.ask("accepted"))
-            await until(lambda: len(both.far._handling) == 1)
+            await until(lambda: len(both.far._requests) == 1)
             leaving = asyncio.create_task(both.near.disconnect())
             await asyncio.sleep(0)
             with pytest.raises(Closed):
@@ -380,9 +380,9 @@ def test_closing_the_server_lets_what_is_under_way_finish_and_refuses_the_rest()
 
         async with serve(handler, port=0) as server, connect(server.url) as peer:
             under_way = asyncio.create_task(peer.ask("first"))
-            await until(lambda: any(len(each._handling) for each in server.peers))
+            await until(lambda: any(len(each._requests) for each in server.peers))
             closing = asyncio.create_task(server.close())
-            await until(lambda: any(each._handling.draining for each in server.peers))
+            await until(lambda: any(each._requests.draining for each in server.peers))
             with pytest.raises(Failure) as refused:
                 await peer.ask("second")
             assert refused.value.code == "503"
@@ -422,11 +422,11 @@ def test_a_cancelled_ask_leaves_nothing_behind() -> None:
 
         async with connected(handler) as both:
             asking = [asyncio.create_task(both.near.ask("x", timeout=60)) for _ in range(3)]
-            await until(lambda: len(both.far._handling) == 3)
+            await until(lambda: len(both.far._requests) == 3)
             for each in asking:
                 each.cancel()
             await asyncio.wait(asking)
-            assert len(both.near._asking) == 0
+            assert len(both.near._unanswered) == 0
             await both.far.close()
 
     run(main)

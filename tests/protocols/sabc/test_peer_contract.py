@@ -79,7 +79,7 @@ async def talk(side: Side, said: list[tuple[str, bool, list[str], str, str] | by
     peer.lost(None)
     await asyncio.gather(*asking, return_exceptions=True)
     assert not peer.is_open
-    assert len(peer._asking) == len(peer._handling) == 0
+    assert len(peer._unanswered) == len(peer._requests) == 0
     decoder = Decoder(session_id=peer.session_id or "s")
     read = decoder.feed(b"".join(link.written))
     assert not [frame for frame in read if isinstance(frame, Discarded)]

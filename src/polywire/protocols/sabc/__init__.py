@@ -1,6 +1,7 @@
-"""sABC: text frames with headers, for sessions that talk both ways.
+"""sABC: text frames with headers, for sessions in which both sides send messages.
 
-``connect`` and ``serve`` are for programs; the rest is the codec and its tables, which they and the hub stand on.
+``connect`` and ``serve`` are for programs, ``RemoteHub`` for programs that talk to a hub. The rest is what they and the
+hub are built on: the codec, and ``Connection``, one end of a connection without I/O.
 """
 
 import re
@@ -9,9 +10,12 @@ from typing import TYPE_CHECKING
 
 from polywire.lazy import exports
 from polywire.registry import FEATURES, WEBSOCKET, Listener, Protocol
+from polywire.wire.frame import Role as Side
 
 if TYPE_CHECKING:
-    from polywire.protocols.sabc.client import connect
+    from polywire.protocols.sabc.bus import HubSubscription, RemoteHub
+    from polywire.protocols.sabc.client import connect, serve
+    from polywire.protocols.sabc.connection import Connection, Session, State, new_session_id
     from polywire.protocols.sabc.decoder import Decoder, MessageDecoder
     from polywire.protocols.sabc.errors import LocalProtocolError, RemoteProtocolError
     from polywire.protocols.sabc.frames import (
@@ -28,28 +32,18 @@ if TYPE_CHECKING:
         operation,
         split,
     )
-    from polywire.protocols.sabc.peer.failures import Failure, Truncated
-    from polywire.protocols.sabc.peer.handling import Later, Reply, Request
-    from polywire.protocols.sabc.peer.limits import Limits
-    from polywire.protocols.sabc.peer.peer import Peer
-    from polywire.protocols.sabc.remote_hub import HubSubscription, RemoteHub
-    from polywire.protocols.sabc.server import serve
-    from polywire.protocols.sabc.state import Session, Side, State, new_session_id
+    from polywire.protocols.sabc.peer import Failure, Later, Limits, Peer, Reply, Request, Truncated
 else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "client": "connect",
+            "bus": "HubSubscription RemoteHub",
+            "client": "connect serve",
+            "connection": "Connection Session State new_session_id",
             "decoder": "Decoder MessageDecoder",
             "errors": "LocalProtocolError RemoteProtocolError",
             "frames": "Assembly Connect Connected Disconnect Disconnecting Error Message Operation Whole encode operation split",
-            "peer.failures": "Failure Truncated",
-            "peer.handling": "Later Reply Request",
-            "peer.limits": "Limits",
-            "peer.peer": "Peer",
-            "remote_hub": "HubSubscription RemoteHub",
-            "server": "serve",
-            "state": "Session Side State new_session_id",
+            "peer": "Failure Later Limits Peer Reply Request Truncated",
         },
     )
 
@@ -57,6 +51,7 @@ __all__ = [
     "Assembly",
     "Connect",
     "Connected",
+    "Connection",
     "Decoder",
     "Disconnect",
     "Disconnecting",
@@ -114,13 +109,14 @@ PROTOCOL = Protocol(
     schemes={"sabc": "tcp", "sabcs": "tls", "sabc+ws": "ws", "sabc+wss": "wss", "sabc+unix": "unix"},
     port=7105,
     can=frozenset(FEATURES) - {"retain", "watch_demand"},
-    bus="polywire.client.over_sabc:connect",
-    decoder="frames:Decoder",
+    bus="bus:connect",
+    decoder="decoder:Decoder",
     decoder_options=_decoder_options,
     hot=(
         "headers",
         "frames",
         "decoder",
+        "connection",
         "translation",
         "line",
         "subscriptions",

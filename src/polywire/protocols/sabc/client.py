@@ -1,28 +1,31 @@
-"""sABC's client: opens a session and gives the ``Peer`` at its end.
+"""sABC's clients and servers: ``connect`` opens a session, ``serve`` accepts them. No hub is needed.
 
     async with sabc.connect("sabc://127.0.0.1:7105", client_id="thermometer-7") as peer:
         answer = await peer.ask("Hola")
 
-It works against any server; what the hub's headers mean is in ``remote_hub``.
+    async with sabc.serve(handler, "127.0.0.1", 7105) as server:
+        await server.wait_closed()
+
+What the hub's headers mean is in ``bus``.
 """
 
 import asyncio
 import ssl
 
-from polywire.client.address import Address, parse
+from polywire.client.address import PORTS, Address, parse
 from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import ConnectFailed
+from polywire.client.listening import HANDSHAKE_TIME
 from polywire.client.opening import Opening
 from polywire.client.reconnect import OnDisconnect
+from polywire.client.serving import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
 from polywire.protocols.sabc.headers import Header
-from polywire.protocols.sabc.peer.handling import Handler
-from polywire.protocols.sabc.peer.limits import DEFAULT_LIMITS, Limits
-from polywire.protocols.sabc.peer.peer import Peer
-from polywire.protocols.sabc.state import Side
+from polywire.protocols.sabc.peer import DEFAULT_LIMITS, Handler, Limits, Login, Peer
+from polywire.wire.frame import Role
 
 SUBPROTOCOL = "sabc"
 CLIENT_ID = "polywire"
-TOKEN = "token"  # noqa: S105 - the client-id under which the hub takes a passcode for a token
+TOKEN = "token"  # noqa: S105 - the client-id whose passcode the hub takes for a token
 
 
 def connect(
@@ -42,22 +45,62 @@ def connect(
 ) -> Opening[Peer]:
     """A session with ``url``: ``async with`` it, or ``await`` it and close the peer yourself.
 
-    The user and password of URL, arguments or environment are the client-id and the passcode; a token is the passcode
-    of the client-id ``token``. ``client_id`` is for those who have neither. ``frame_size`` is short for the one of
-    ``limits``: longer messages go in several frames. ``on_disconnect``, perhaps a coroutine function, is called with a
-    ``ConnectionLost`` when the connection ends, unless this side closed it; a peer does not come back. Raises
-    ``ConnectFailed`` and ``Refused``.
+    The user and password of the URL, the arguments or the environment are the client-id and the passcode; a token is
+    the passcode of the client-id ``token``. ``client_id`` is used if there is neither. ``frame_size`` replaces the one
+    of ``limits``: longer messages are sent in several frames. ``on_disconnect``, a function or a coroutine function, is
+    called with a ``ConnectionLost`` when the connection ends, unless this side closed it; a peer does not reconnect.
+    Raises ``ConnectFailed`` and ``Refused``.
     """
     allowed = limits.with_frames(frame_size)
     address = parse(url, protocol="sabc", user=user, password=password, token=token)
 
     async def opened() -> Peer:
-        peer = Peer(Side.CLIENT, handler, messages=address.websocket, limits=allowed)
+        peer = Peer(Role.CLIENT, handler, messages=address.websocket, limits=allowed)
         await open_peer(peer, address, client_id, headers, tls=tls, connect_time=connect_time)
         peer.on_disconnect = on_disconnect
         return peer
 
     return Opening(opened)
+
+
+def serve(
+    handler: Handler | None,
+    host: str = "127.0.0.1",
+    port: int = PORTS["sabc"],
+    *,
+    path: str | None = None,
+    login: Login | None = None,
+    joined: Joined[Peer] | None = None,
+    tls: ssl.SSLContext | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    frame_size: int | None = None,
+    handshake_time: float = HANDSHAKE_TIME,
+    idle_time: float | None = None,
+    drain_time: float = DRAIN_TIME,
+    connections: int = CONNECTIONS,
+) -> Opening[Server[Peer]]:
+    """A server whose messages ``handler`` takes: ``async with`` it, or ``await`` it and close it yourself.
+
+    With ``path`` it accepts WebSockets at that path. ``login`` looks at each CONNECT: it raises ``Failure`` to refuse
+    one, and returns when the session expires, in seconds since 1970, or None. ``joined`` is called with each peer whose
+    session is open, and may be a coroutine function. With port 0 the system picks one; ``url`` has it. When the server
+    is closed, messages in flight are answered first, within ``drain_time`` seconds; then every client gets
+    DISCONNECTING.
+
+    A client has ``handshake_time`` seconds for its CONNECT; one that is silent for ``idle_time`` seconds, with nothing
+    in flight, gets ERROR 408. At most ``connections`` are open; more are closed at once. ``frame_size`` replaces the
+    one of ``limits``.
+    """
+    allowed = limits.with_frames(frame_size)
+    transport = ("tcp" if tls is None else "tls") if path is None else ("ws" if tls is None else "wss")
+    return serving(
+        lambda: Peer(Role.SERVER, handler, messages=path is not None, login=login, limits=allowed),
+        Address("sabc", transport, host, port, path or ""),
+        joined=joined,
+        tls=tls,
+        subprotocol=SUBPROTOCOL,
+        bounds=Bounds(handshake_time, idle_time, drain_time, connections),
+    )
 
 
 async def open_peer(
@@ -69,7 +112,7 @@ async def open_peer(
     tls: ssl.SSLContext | None = None,
     connect_time: float = DIAL_TIME,
 ) -> None:
-    """Connect a new peer, CONNECT included."""
+    """Connect a new peer and open its session."""
     try:
         async with asyncio.timeout(connect_time):
             link = await dial(address, peer, tls=tls, timeout=connect_time, subprotocol=SUBPROTOCOL)

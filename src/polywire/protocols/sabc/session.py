@@ -14,6 +14,7 @@ from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.protocols.sabc import errors
 from polywire.protocols.sabc.answers import Answers
 from polywire.protocols.sabc.calls import SabcCaller, SabcProvider
+from polywire.protocols.sabc.connection import Session, State, new_session_id
 from polywire.protocols.sabc.decoder import LEAST_HEAD, Decoder, MessageDecoder
 from polywire.protocols.sabc.errors import RemoteProtocolError
 from polywire.protocols.sabc.frames import (
@@ -32,10 +33,9 @@ from polywire.protocols.sabc.frames import (
 from polywire.protocols.sabc.headers import NACK, OP, Header, header, read_delay
 from polywire.protocols.sabc.line import Line
 from polywire.protocols.sabc.requests import UNKNOWN, Requests
-from polywire.protocols.sabc.state import Session, Side, State, new_session_id
 from polywire.protocols.sabc.subscriptions import Queues
 from polywire.protocols.sabc.translation import incoming
-from polywire.wire.frame import Discarded, Frame
+from polywire.wire.frame import Discarded, Frame, Role
 
 PROTOCOL: Final = "sabc"
 TOO_LARGE: Final = ("SABC-130", "SABC-133")
@@ -52,7 +52,7 @@ class SabcSession:
         self._peer: Final = peer
         self._limits: Final = limits
         session_id = new_session_id()
-        self._state: Final = Session(Side.SERVER, session_id)
+        self._state: Final = Session(Role.SERVER, session_id)
         self._line: Final = Line(client, session_id, messages=messages, frame_size=limits.sabc_frame_size)
         size = limits.message_size_before_auth
         head = max(LEAST_HEAD, min(limits.header_size, size))

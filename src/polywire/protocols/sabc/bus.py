@@ -1,17 +1,26 @@
-"""The hub's operations, asked for over a ``Peer``: publish, subscribe, call, serve.
+"""The hub over sABC: ``RemoteHub`` for programs that hold a ``Peer``, and the adapter for ``polywire.connect``.
 
 sABC leaves headers to its users; these are the ones the hub understands (docs/protocols/sabc.md, "On the hub").
-Messages that the hub pushes are told apart by theirs; all others go to the handler the peer had before.
+Messages that the hub pushes are recognized by theirs; all others go to the handler the peer had before.
 """
 
 import asyncio
+import datetime as dt
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Self
+from typing import Final, Self
 
+from polywire.client.adapter import Handler, Options, Settings, answered
+from polywire.client.address import Address
+from polywire.client.connection import PeerConnection, Publication
+from polywire.client.errors import CallFailed, ConnectionLost, Refused, call_failed
 from polywire.client.inbox import LIMIT, Inbox
 from polywire.client.message import Body, JsonBody, Message, Request, delivery_count
-from polywire.protocols.sabc.errors import NOT_FOUND
+from polywire.client.message import Header as HeaderValue
+from polywire.client.over_peers import PeerAdapter
+from polywire.client.posting import Done
+from polywire.protocols.sabc.client import open_peer
+from polywire.protocols.sabc.errors import DRAINING, NOT_FOUND
 from polywire.protocols.sabc.frames import CALL, PUBLISH, SERVE, SUBSCRIBE, UNSERVE, UNSUBSCRIBE, Whole
 from polywire.protocols.sabc.headers import (
     CONTENT_TYPE,
@@ -23,18 +32,40 @@ from polywire.protocols.sabc.headers import (
     SERVICE,
     SUBSCRIPTION,
     Header,
+    error_headers,
     header,
+    http_date,
 )
-from polywire.protocols.sabc.peer import handling
-from polywire.protocols.sabc.peer.failures import Failure
-from polywire.protocols.sabc.peer.handling import Later, Outcome, Reply
-from polywire.protocols.sabc.peer.peer import Peer
+from polywire.protocols.sabc.peer import TEMPORARY, Failure, Later, Limits, Outcome, Peer, Reply
+from polywire.protocols.sabc.peer import Request as PeerRequest
+from polywire.wire.frame import Role
 
 OWN = frozenset({OP, DESTINATION, SERVICE, METHOD, SUBSCRIPTION, CONTENT_TYPE})
 QUEUE = "queue/"
 NO_HEADERS: Mapping[str, str] = {}
 
 ServiceHandler = Callable[[Request], Outcome | Awaitable[Outcome]]
+
+WINDOW: Final = 512
+"""Publications that may be unanswered."""
+
+LIMITS: Final = Limits(max_sent=0)
+"""The hub's limit is not known here. A message over it is reported when the hub answers ``truncated::yes``."""
+
+# The tags of errors without one: the hub's, for a request it refused, and our own.
+TAGS: Final[Mapping[str, str]] = {
+    "400": "bad-request",
+    "403": "forbidden",
+    "404": "no-service",
+    "408": "timeout",
+    "413": "too-large",
+    "429": "limit",
+    "503": "unavailable",
+    "504": "timeout",
+}
+FAILED: Final = 500
+NOWHERE: Final = ((OP, UNSUBSCRIBE), (DESTINATION, "polywire/nowhere"))
+"""sABC has no ping. The hub answers this with 404, and nothing changes."""
 
 
 class HubSubscription:
@@ -51,15 +82,15 @@ class HubSubscription:
         self._unacknowledged: dict[Later, Whole] = {}
 
     async def leave(self) -> None:
-        """Want no more; what waits is dropped, and a queue's messages go to others."""
+        """Unsubscribe. Messages that wait are dropped; those of a queue go to other consumers."""
         await self._hub.leave(self)
 
     def put(self, message: Whole) -> None:
-        """A topic's message: for the reader."""
+        """Hand a topic's message to the reader."""
         self.inbox.put(_message(message), len(message.body))
 
     def take(self, message: Whole, later: Later) -> None:
-        """A queue's message: for the reader, whose ``ack`` is the answer."""
+        """Hand a queue's message to the reader, whose ``ack`` is the answer."""
         self._unacknowledged[later] = message
 
         def acknowledge() -> None:
@@ -73,7 +104,7 @@ class HubSubscription:
         self.inbox.put(_queued(message, acknowledge, reject), len(message.body))
 
     def stop(self) -> dict[Later, Whole]:
-        """Nothing more comes. What was not acknowledged."""
+        """End the iteration. Returns what was not acknowledged."""
         self.inbox.close()
         left, self._unacknowledged = self._unacknowledged, {}
         return left
@@ -92,10 +123,10 @@ class HubSubscription:
 
 
 class Places:
-    """Who of this session has subscribed to what.
+    """The subscriptions of one session, by destination.
 
-    The hub keeps one subscription for each destination, the last one asked for, so several here share it: all of them
-    get a topic's messages, and one of them a queue's.
+    The hub keeps one subscription for each destination, the latest, so several here share it: all of them get a topic's
+    messages, and one of them a queue's.
     """
 
     def __init__(self) -> None:
@@ -103,14 +134,14 @@ class Places:
         self._numbers: dict[str, str] = {}
 
     def join(self, number: str, subscription: HubSubscription) -> bool:
-        """One more, asked for under this number. Whether it is the first of its destination."""
+        """Add a subscription made under this number. Whether it is the first of its destination."""
         self._numbers[number] = subscription.destination
         shared = self._places.setdefault(subscription.destination, [])
         shared.append(subscription)
         return len(shared) == 1
 
     def leave(self, subscription: HubSubscription) -> bool:
-        """One less. Whether it was the last of its destination."""
+        """Remove a subscription. Whether it was the last of its destination."""
         left = subscription.stop()
         shared = self._places.get(subscription.destination, [])
         if subscription not in shared:
@@ -128,7 +159,7 @@ class Places:
         return True
 
     def take(self, number: str, message: Whole) -> Later | None:
-        """Give a message to whom it is for; the answer to it, where it wants one."""
+        """Pass a message to its subscriptions. Returns the answer to it, if it wants one."""
         shared = self._places.get(self._numbers.get(number, ""), [])
         if not message.wants_answer:
             for each in shared:
@@ -139,11 +170,11 @@ class Places:
             shared.append(shared.pop(0))  # they take turns
             shared[-1].take(message, later)
         else:
-            later.drop()  # all have left: without an answer a queue gives it to others
+            later.drop()  # all have left: without an answer the queue gives it to others
         return later
 
     def lost(self, error: Exception) -> None:
-        """Nothing more will come."""
+        """The connection has ended."""
         for shared in self._places.values():
             for each in shared:
                 each.inbox.fail(error)
@@ -154,7 +185,7 @@ class Places:
 class RemoteHub:
     """The hub at the other end of a session. What it refuses raises ``Failure`` with its code.
 
-    It becomes the handler of its peer, so make one for each.
+    It becomes the handler of its peer, so there is one for each.
     """
 
     def __init__(self, peer: Peer) -> None:
@@ -175,18 +206,18 @@ class RemoteHub:
         content_type: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Peer.ask
     ) -> None:
-        """Publish to a topic, or put into ``queue/<name>``. Returns when the hub has it safe."""
+        """Publish to a topic, or put into ``queue/<name>``. Returns when the hub has accepted it."""
         await self.peer.ask(body, publishing(channel, headers, _content_type(body, content_type)), timeout=timeout)
 
     async def subscribe(self, destination: str, *, limit: int = LIMIT) -> HubSubscription:
-        """Hear what is published to a pattern (``*`` one level, a last ``**`` any number), or take from a queue."""
+        """Subscribe to a pattern (``*`` one level, a last ``**`` any number), or consume from ``queue/<name>``."""
         if destination.startswith(QUEUE):
-            async with self._queues:  # asking again would have it hand out again what is being worked on
+            async with self._queues:  # subscribing again would deliver again what is being handled
                 return await self._join(destination, limit, again=False)
         return await self._join(destination, limit, again=True)
 
     async def leave(self, subscription: HubSubscription) -> None:
-        """Undo ``subscribe``; ``HubSubscription.leave`` is the way to do so."""
+        """Undo ``subscribe``; use ``HubSubscription.leave``."""
         if self._places.leave(subscription) and self.peer.is_open:
             await self.peer.ask(b"", ((OP, UNSUBSCRIBE), (DESTINATION, subscription.destination)))
 
@@ -216,14 +247,14 @@ class RemoteHub:
         content_type: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in Peer.ask
     ) -> Message:
-        """Call a service, whatever protocol it is offered over."""
+        """Call a service, over whatever protocol it is offered."""
         asked = ((OP, CALL), (SERVICE, service), (METHOD, method))
         travelling = _travelling(headers, _content_type(body, content_type))
         answer = await self.peer.ask(body, (*asked, *travelling), timeout=timeout)
         return _message(answer)
 
     async def serve(self, service: str, handler: ServiceHandler) -> None:
-        """Offer a service. What ``handler`` raises is told to its caller: ``Failure`` with its code and words."""
+        """Offer a service. A ``Failure`` that ``handler`` raises is sent to the caller."""
         before = self._services.get(service)
         self._services[service] = handler
         try:
@@ -236,11 +267,11 @@ class RemoteHub:
             raise
 
     async def unserve(self, service: str) -> None:
-        """Offer it no more; calls that are under way are still answered."""
+        """Withdraw a service; calls in flight are still answered."""
         self._services.pop(service, None)
         await self.peer.ask(b"", ((OP, UNSERVE), (SERVICE, service)))
 
-    def _pushed(self, request: handling.Request) -> Outcome | Later | Awaitable[Outcome]:
+    def _pushed(self, request: PeerRequest) -> Outcome | Later | Awaitable[Outcome]:
         message = request.message
         number = header(message.headers, SUBSCRIPTION)
         if number is not None:
@@ -266,7 +297,7 @@ def publishing(
 
 
 def replying(message: Message) -> Reply:
-    """A reply of the hub's make: what may go along with a body does."""
+    """The reply with this message's body, headers and content type."""
     headers = {key: str(value) for key, value in message.headers.items()}
     return Reply(message.body, _travelling(headers, message.content_type))
 
@@ -291,3 +322,111 @@ def _queued(whole: Whole, acknowledge: Callable[[], None], reject: Callable[[flo
     headers = dict(message.headers)
     count = delivery_count(headers)
     return replace(message, headers=headers, acknowledge=acknowledge, deliveries=count, reject=reject)
+
+
+class SabcConnection(PeerConnection[Peer]):
+    """One session with a hub."""
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__(peer)
+        self._hub = RemoteHub(peer)
+
+    def send(self, publication: Publication, done: Done) -> None:
+        """Publish."""
+        options = publication.options
+        headers = publishing(publication.channel, _headers(options.headers), options.content_type)
+        self._peer.tell(publication.body, headers).add_done_callback(lambda told: _told(told, done))
+
+    async def listen(self, pattern: str, limit: int) -> HubSubscription:
+        """Subscribe, or consume from a queue."""
+        try:
+            return await self._hub.subscribe(pattern, limit=limit)
+        except Failure as error:
+            raise _refused(error) from error
+
+    async def offer(self, service: str, handler: Handler) -> None:
+        """Offer a service."""
+
+        async def answer(request: Request) -> Reply:
+            try:
+                return replying(await answered(handler, request))
+            except CallFailed as error:
+                headers = error_headers(error.tag, round((error.retry_after or 0) * 1000), by_service=True)
+                raise Failure(error.code, error.text, headers) from error
+
+        try:
+            await self._hub.serve(service, answer)
+        except Failure as error:
+            raise _refused(error) from error
+
+    async def withdraw(self, service: str) -> None:
+        """Withdraw a service."""
+        await self._hub.unserve(service)
+
+    async def call(self, service: str, method: str, body: bytes, options: Options, seconds: float) -> Message:
+        """Call a service."""
+        headers = _headers(options.headers)
+        try:
+            return await self._hub.call(
+                service, method, body, headers=headers, content_type=options.content_type, timeout=seconds
+            )
+        except Failure as error:
+            code = int(error.code) if error.code.isdecimal() else FAILED
+            tag = error.tag if error.by_service else error.tag or TAGS.get(error.code, "")
+            raise call_failed(code, tag, error.text, error.retry_after, from_hub=not error.by_service) from error
+
+    async def ping(self) -> None:
+        """Make a round trip."""
+        try:
+            await self._peer.ask(b"", NOWHERE)
+        except Failure as error:
+            if error.code != NOT_FOUND:
+                raise _refused(error) from error
+
+
+async def connect(address: Address, settings: Settings) -> PeerAdapter[SabcConnection]:
+    """A connected adapter."""
+    adapter: PeerAdapter[SabcConnection] = PeerAdapter(address, settings, _dial, window=WINDOW)
+    await adapter.start()
+    return adapter
+
+
+async def _dial(adapter: PeerAdapter[SabcConnection]) -> SabcConnection:
+    address, settings = adapter.address, adapter.settings
+    peer = Peer(Role.CLIENT, messages=address.websocket, limits=LIMITS)
+    await open_peer(peer, address, settings.client_id, tls=settings.tls, connect_time=settings.connect_time)
+    connection = SabcConnection(peer)
+    peer.on_room = adapter.moved
+    ended = peer.on_lost
+
+    def lost(error: ConnectionLost) -> None:
+        if ended is not None:
+            ended(error)
+        adapter.lost(error)
+
+    peer.on_lost = lost
+    return connection
+
+
+def _headers(headers: Mapping[str, HeaderValue] | None) -> dict[str, str]:
+    """Headers as text, dates as in HTTP."""
+    return {key: _text(value) for key, value in (headers or {}).items()}
+
+
+def _text(value: HeaderValue) -> str:
+    if isinstance(value, dt.datetime):
+        return http_date(int(value.timestamp())) or value.isoformat()
+    return str(value)
+
+
+def _told(answer: "asyncio.Future[Whole]", done: Done) -> None:
+    error = None if answer.cancelled() else answer.exception()
+    if isinstance(error, Failure):
+        if error.code != DRAINING:  # the session is about to end, and it is sent again on the next one
+            done(_refused(error))
+    elif error is None or isinstance(error, Exception):
+        done(error)
+
+
+def _refused(error: Failure) -> Refused:
+    return Refused(error.text, code=error.code, temporary=error.code in TEMPORARY)
