@@ -1,9 +1,9 @@
-"""sABC under the fuzzer: the stream contract, the assembly behind it, and the message decoder on the same octets."""
+"""sABC under the fuzzer: the stream contract, the assembly behind it, the message decoder, and connections."""
 
 from fuzz.contract import check_stream
-from polywire.errors import RemoteProtocolError
+from polywire.protocols.sabc.connection import Connection
 from polywire.protocols.sabc.decoder import Decoder, MessageDecoder
-from polywire.protocols.sabc.errors import LocalProtocolError
+from polywire.protocols.sabc.errors import LocalProtocolError, RemoteProtocolError
 from polywire.protocols.sabc.frames import (
     Assembly,
     Connect,
@@ -18,7 +18,7 @@ from polywire.protocols.sabc.frames import (
     split,
     unfit,
 )
-from polywire.wire.frame import RAW_KEPT, Discarded, Frame
+from polywire.wire.frame import RAW_KEPT, Discarded, Frame, Role
 
 SESSION = "S1"
 LIMIT = 700
@@ -119,6 +119,29 @@ def check_assembly(frames: list[Frame]) -> None:
         assert assembly.pending() <= LIMIT * (UNFINISHED + DROPPED)
 
 
+def check_connection(role: Role, chunks: list[bytes]) -> None:
+    """Either end takes anything: each event has its place in the session, and what is answered can be written."""
+    session_id = SESSION if role is Role.SERVER else None
+    connection = Connection(
+        role, session_id=session_id, max_message=LIMIT, max_head=MAX_HEAD, max_unfinished=UNFINISHED
+    )
+    if role is Role.CLIENT:
+        connection.send(Connect("me"))
+    for chunk in chunks:
+        connection.receive(chunk)
+        try:
+            while (event := connection.next_event()) is not None:
+                if isinstance(event, Discarded):
+                    connection.reply(event)
+                elif isinstance(event, Connect):
+                    connection.send(Connected(SESSION))
+                assert not isinstance(event, Whole) or connection.answers
+        except RemoteProtocolError as error:
+            connection.reply(error)
+    connection.finish()
+    assert connection.close("429", "over") == []
+
+
 def run(data: bytes) -> None:
     """The first octet says where to cut, the rest is the stream."""
     stream = data[1:]
@@ -129,6 +152,8 @@ def run(data: bytes) -> None:
     for frame in whole.frames[:8]:
         check_again(frame)
     check_stream(learning, stream, [cut, 3 * cut + 1], held=held)
+    for role in Role:
+        check_connection(role, [stream[:cut], stream[cut:]])
     ended = decoder()
     try:
         ended.feed(stream)

@@ -42,7 +42,10 @@ else:
             "connection": "Connection Session State new_session_id",
             "decoder": "Decoder MessageDecoder",
             "errors": "LocalProtocolError RemoteProtocolError",
-            "frames": "Assembly Connect Connected Disconnect Disconnecting Error Message Operation Whole encode operation split",
+            "frames": (
+                "Assembly Connect Connected Disconnect Disconnecting Error Message Operation Whole "
+                "encode operation split"
+            ),
             "peer": "Failure Later Limits Peer Reply Request Truncated",
         },
     )
