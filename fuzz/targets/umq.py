@@ -26,8 +26,7 @@ from polywire.protocols.umq import (
     Welcome,
     encode,
 )
-from polywire.protocols.umq.envelopes import read_envelope, read_request
-from polywire.protocols.umq.methods import read_method, write_method
+from polywire.protocols.umq.methods import read_envelope, read_method, read_request, write_method
 from polywire.wire.frame import Frame
 
 TEXT = 300

@@ -17,8 +17,7 @@ from polywire.protocols.umq import (
     Welcome,
     encode,
 )
-from polywire.protocols.umq.bodies import Body, read_bare_body, write_bare_body
-from polywire.protocols.umq.envelopes import read_envelope, read_request
+from polywire.protocols.umq.methods import Body, read_bare_body, read_envelope, read_request, write_bare_body
 from polywire.wire.frame import Frame
 from tests.interop.speaker import CannotSayError, FailureError, Handler, HeaderValue, Heard, RefusedError, Speaker, Wire
 

@@ -15,7 +15,7 @@ from polywire.client.message import NO_HEADERS, Header, Message, Request, delive
 from polywire.client.over_peers import QUEUE, PeerAdapter
 from polywire.client.posting import Done
 from polywire.protocols.umq.client import credentials, open_peer
-from polywire.protocols.umq.codes import FatalCode, read_failure, write_failure
+from polywire.protocols.umq.errors import FatalCode, read_failure, write_failure
 from polywire.protocols.umq.peer.arriving import Received
 from polywire.protocols.umq.peer.failures import RpcException
 from polywire.protocols.umq.peer.peer import TEMPORARY, Peer

@@ -1,22 +1,21 @@
 """UMQ: calls, callbacks, topics and attachments between equal peers over WebSocket messages.
 
 ``connect`` and ``serve`` are for programs; the rest is the codec and its tables, which they and the hub stand on.
-``methods``, ``envelopes`` and ``bodies`` are the payloads of the hub itself; UMQ leaves payloads to its users.
+``methods`` are the payloads of the hub itself; UMQ leaves payloads to its users.
 """
 
 from typing import TYPE_CHECKING
 
 from polywire.lazy import exports
 from polywire.registry import FEATURES, WEBSOCKET, Listener, Protocol
+from polywire.client.errors import AttachmentFailed
 
 if TYPE_CHECKING:
-    from polywire.client.errors import AttachmentFailed
     from polywire.protocols.umq.attributes import Attribute, Attributes
     from polywire.protocols.umq.callbacks import Callbacks
     from polywire.protocols.umq.calls import IncomingCalls, OutgoingCalls
     from polywire.protocols.umq.client import connect
-    from polywire.protocols.umq.codes import FatalCode
-    from polywire.protocols.umq.errors import LocalProtocolError, MethodError, RemoteProtocolError
+    from polywire.protocols.umq.errors import FatalCode, LocalProtocolError, MethodError, RemoteProtocolError
     from polywire.protocols.umq.frames import (
         Attachment,
         AttachmentError,
@@ -49,13 +48,11 @@ else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "..client.errors": "AttachmentFailed",
             "attributes": "Attribute Attributes",
             "callbacks": "Callbacks",
             "calls": "IncomingCalls OutgoingCalls",
             "client": "connect",
-            "codes": "FatalCode",
-            "errors": "LocalProtocolError MethodError RemoteProtocolError",
+            "errors": "FatalCode LocalProtocolError MethodError RemoteProtocolError",
             "frames": (
                 "Attachment AttachmentError Call Callback CallException Decoder Fatal Hello Result SetAttribute "
                 "TopicClose TopicUpdate UnsetAttribute Unsubscribe Welcome encode"
@@ -146,16 +143,13 @@ PROTOCOL = Protocol(
     capture="lines",
     hot=(
         "base36",
-        "attachments",
         "frames",
         "state",
         "ids",
         "calls",
         "callbacks",
         "topics",
-        "bodies",
         "methods",
-        "envelopes",
         "updates",
         "answers",
         "gathering",

@@ -8,9 +8,9 @@ from polywire.hub.outbox import Outbox
 from polywire.hub.services import CallError, service_error
 from polywire.protocols.umq.base36 import write
 from polywire.protocols.umq.calls import IncomingCalls
-from polywire.protocols.umq.codes import FatalCode, error_text, read_failure, write_failure
-from polywire.protocols.umq.envelopes import write_answer
+from polywire.protocols.umq.errors import FatalCode, error_text, read_failure, write_failure
 from polywire.protocols.umq.frames import Call, CallException, Result, encode
+from polywire.protocols.umq.methods import encode_json
 from polywire.protocols.umq.updates import SLOW_READER, attach, bare
 from polywire.wire.frame import Frame
 from polywire.wire.websocket import text
@@ -95,7 +95,7 @@ class Answers:
         if call_id in self.due:
             self.due.finish(Result(call_id, ""))
             if not self.closed:
-                answer = attach(write_answer(value).encode(), attachments)
+                answer = attach(encode_json(value).encode(), attachments)
                 self._outbox.put(answer.head(f"R{write(call_id)}:".encode()) + answer.rest)
 
     def body(self, call_id: int, message: Message) -> None:

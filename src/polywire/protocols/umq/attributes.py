@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from polywire.protocols.umq.codes import FatalCode
-from polywire.protocols.umq.errors import RemoteProtocolError
+from polywire.protocols.umq.errors import FatalCode, RemoteProtocolError
 from polywire.protocols.umq.frames import Attachment, AttachmentError, SetAttribute, UnsetAttribute, violation
 
 MAX_ATTRIBUTES: Final = 256

@@ -5,8 +5,7 @@
 
 from typing import Final, Generic, TypeVar
 
-from polywire.protocols.umq.codes import FatalCode, error_text
-from polywire.protocols.umq.errors import LocalProtocolError
+from polywire.protocols.umq.errors import FatalCode, LocalProtocolError, error_text
 from polywire.protocols.umq.frames import Call, Callback, CallException, Result, violation
 from polywire.protocols.umq.ids import IdSequence, check_id
 

@@ -10,11 +10,9 @@ from mypy_extensions import i64
 
 from polywire.hub.message import Attached, FailedAttachment
 from polywire.hub.services import Call
-from polywire.protocols.umq.bodies import Body
-from polywire.protocols.umq.codes import FatalCode
-from polywire.protocols.umq.errors import MethodError
+from polywire.protocols.umq.errors import FatalCode, MethodError
 from polywire.protocols.umq.frames import Attachment, AttachmentError
-from polywire.protocols.umq.methods import CallService, Publish
+from polywire.protocols.umq.methods import Body, CallService, Publish
 
 
 @final

@@ -1,29 +1,27 @@
-"""The hub's methods: the payload of a ``C`` to the hub, read and written, and nothing done about it.
+"""The hub's payloads, read and written, and nothing done about them. UMQ leaves payloads to its users.
 
-A payload is a JSON array, the method's name first (UMQ-109). What is wrong with one is a ``MethodError``, whose
-``payload`` is what the answering ``E`` carries.
+A ``C`` to the hub carries a JSON array, the method's name first (UMQ-109). A ``B`` from the hub carries
+``["method", body]``, and a ``T`` is the bare body or an envelope. What is wrong with a payload is a ``MethodError``,
+whose ``payload`` is what the answering ``E`` carries.
+
+A body is bare (``T``, and the ``R`` of a call) or a JSON value among others. Bare, a UTF-8 body is the text itself,
+another one an attachment. In JSON, a string is its UTF-8, another value its JSON text, and ``null`` with attachments
+says that the first of them is the body.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from math import isfinite
-from typing import ClassVar, Final, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, final
 
 import msgspec
 from mypy_extensions import mypyc_attr
 
 from polywire.protocols.umq.base36 import MAX_NUMBER, parse
-from polywire.protocols.umq.bodies import (
-    Body,
-    Payload,
-    decode_json,
-    encode_json,
-    read_json_body,
-    write_json_body,
-)
-from polywire.protocols.umq.codes import FatalCode
-from polywire.protocols.umq.errors import LocalProtocolError, MethodError
-from polywire.protocols.umq.json_objects import CallOptions, Header, PublishOptions, SubscribeOptions
+from polywire.protocols.umq.errors import FatalCode, LocalProtocolError, MethodError
 from polywire.wire.frame import Frame
+
+JSON_TYPE: Final = "application/json"  # UMQ-120
 
 MAX_TIMEOUT: Final = 0xFFFF_FFFF
 """UMQ-126: the longest timeout in ms; what RPC over MQTT can carry, too."""
@@ -31,7 +29,59 @@ MAX_TIMEOUT: Final = 0xFFFF_FFFF
 SHOWN: Final = 64
 """How much of a name an error message repeats."""
 
+Header: TypeAlias = str | int | float
+
 T = TypeVar("T")
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Body(Frame):
+    """A body as it was read. ``data`` is None where it is the first attachment (UMQ-121)."""
+
+    __match_args__: ClassVar[tuple[str, ...]] = ("data", "content_type")
+
+    def __init__(self, data: bytes | None, content_type: str | None = None) -> None:
+        self.data: Final = data
+        self.content_type: Final = content_type
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Payload(Frame):
+    """What to send: the text of the payload, and the attachments to announce with it."""
+
+    __match_args__: ClassVar[tuple[str, ...]] = ("text", "attachments")
+
+    def __init__(self, text: str, attachments: tuple[bytes, ...] = ()) -> None:
+        self.text: Final = text
+        self.attachments: Final = attachments
+
+
+@final
+@mypyc_attr(acyclic=True)
+class ServedRequest(Frame):
+    """What the ``B`` of a served call asks: ``["method", body]`` (UMQ-123)."""
+
+    __match_args__: ClassVar[tuple[str, ...]] = ("method", "body")
+
+    def __init__(self, method: str, body: Body) -> None:
+        self.method: Final = method
+        self.body: Final = body
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Envelope(Frame):
+    """An update with what the hub knows of it (UMQ-128); ``ts`` in milliseconds since 1970 UTC."""
+
+    __match_args__: ClassVar[tuple[str, ...]] = ("channel", "body", "headers", "ts")
+
+    def __init__(self, channel: str, body: Body, headers: tuple[tuple[str, Header], ...] = (), ts: int = 0) -> None:
+        self.channel: Final = channel
+        self.body: Final = body
+        self.headers: Final = headers
+        self.ts: Final = ts
 
 
 @final
@@ -143,6 +193,25 @@ Method: TypeAlias = (
 )
 
 
+# What msgspec reads objects into. Made by a call, since mypyc loses the options of a class statement.
+SubscribeOptions: Final[Any] = msgspec.defstruct(
+    "SubscribeOptions", [("envelope", bool, False)], forbid_unknown_fields=True
+)
+PublishOptions: Final[Any] = msgspec.defstruct(
+    "PublishOptions",
+    [("headers", dict[str, Header], {}), ("content_type", str | None, None), ("retain", bool, False)],
+    forbid_unknown_fields=True,
+)
+CallOptions: Final[Any] = msgspec.defstruct(
+    "CallOptions",
+    [("timeout", int | None, None), ("headers", dict[str, Header], {}), ("stream", int | str | None, None)],
+    forbid_unknown_fields=True,
+)
+EnvelopeObject: Final[Any] = msgspec.defstruct(
+    "EnvelopeObject", [("channel", str), ("headers", dict[str, Header]), ("body", msgspec.Raw), ("ts", int)]
+)
+
+_RAW: Final = msgspec.json.Decoder(msgspec.Raw)
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _STRING: Final = msgspec.json.Decoder(str)
 _ID: Final[msgspec.json.Decoder[int | str]] = msgspec.json.Decoder(int | str)
@@ -150,6 +219,87 @@ _CONNECTION: Final = msgspec.json.Decoder(int)
 _SUBSCRIBE_OPTIONS: Final = msgspec.json.Decoder(SubscribeOptions | None)
 _PUBLISH_OPTIONS: Final = msgspec.json.Decoder(PublishOptions | None)
 _CALL_OPTIONS: Final = msgspec.json.Decoder(CallOptions | None)
+_ENVELOPE: Final = msgspec.json.Decoder(EnvelopeObject)
+
+
+def decode_json(decoder: msgspec.json.Decoder[T], text: str | msgspec.Raw, what: str, rule: str) -> T:
+    """Decode JSON of a known shape. Whatever is wrong with it is a ``MethodError`` with the words for the peer."""
+    try:
+        return decoder.decode(text)
+    except RecursionError:
+        raise MethodError(f"{what}: the JSON is nested too deep", rule=rule) from None
+    except UnicodeEncodeError:
+        raise MethodError(f"{what}: the text can't be written as UTF-8", rule=rule) from None
+    except msgspec.MsgspecError as error:
+        raise MethodError(f"{what}: {error}", rule=rule) from None
+
+
+def encode_json(value: Any) -> str:
+    """The JSON text of what this side sends."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (UnicodeEncodeError, RecursionError, TypeError, msgspec.MsgspecError) as error:
+        raise LocalProtocolError(f"can't be written as JSON: {error}", rule="UMQ-109") from error
+
+
+def read_json_body(raw: msgspec.Raw, attachments: int, content_type: str | None = None) -> Body:
+    """The body a JSON value stands for; ``content_type``, where given, wins over what the value implies."""
+    octets = bytes(raw)
+    if octets == b"null" and attachments > 0:
+        return Body(None, content_type)
+    if octets[:1] == b'"':
+        return Body(decode_json(_STRING, raw, "body", "UMQ-119").encode(), content_type)
+    return Body(octets, content_type or JSON_TYPE)
+
+
+def write_json_body(body: Body, attachments: Sequence[bytes] = ()) -> tuple[msgspec.Raw, tuple[bytes, ...], str | None]:
+    """The JSON value of a body, the attachments to send, and the content type that a reader will assume."""
+    data = body.data
+    if data is None:
+        if not attachments:
+            raise LocalProtocolError("a body that is an attachment, and no attachments", rule="UMQ-121")
+        return msgspec.Raw(b"null"), tuple(attachments), None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return msgspec.Raw(b"null"), (data, *attachments), None
+    if body.content_type == JSON_TYPE:
+        value = _json_value(data)
+        if value is not None and not (attachments and bytes(value) == b"null"):
+            return value, tuple(attachments), JSON_TYPE
+    return msgspec.Raw(msgspec.json.encode(text)), tuple(attachments), None
+
+
+def _json_value(data: bytes) -> msgspec.Raw | None:
+    """A body that can stand as the JSON value it is: valid, and not a string, which would lose its quotes."""
+    try:
+        value = _RAW.decode(data)
+    except (RecursionError, msgspec.MsgspecError):
+        return None
+    return None if bytes(value)[:1] == b'"' else value
+
+
+def read_bare_body(payload: str, attachments: int) -> Body:
+    """The body of a bare payload: the text or, where that is empty and attachments come, the first of them."""
+    if not payload and attachments > 0:
+        return Body(None)
+    try:
+        return Body(payload.encode())
+    except UnicodeEncodeError:
+        raise MethodError("the text can't be written as UTF-8", rule="UMQ-01") from None
+
+
+def write_bare_body(data: bytes, attachments: Sequence[bytes] = ()) -> Payload:
+    """A body as text where it is UTF-8, else as the first attachment (UMQ-122).
+
+    An empty body that has attachments goes as one too: an empty text would make the next one the body.
+    """
+    if data or not attachments:
+        try:
+            return Payload(data.decode(), tuple(attachments))
+        except UnicodeDecodeError:
+            pass
+    return Payload("", (data, *attachments))
 
 
 def read_method(payload: str, attachments: int = 0) -> Method:
@@ -323,3 +473,45 @@ def _array(parts: list[object], options: Mapping[str, object] | None = None, sen
     """The array of a method; options that say nothing are left out, and so is an object of none."""
     said = {key: value for key, value in (options or {}).items() if value is not None}
     return Payload(encode_json([*parts, said] if said else parts), sent)
+
+
+def read_request(payload: str, attachments: int = 0) -> ServedRequest:
+    """The request in the argument of a ``B``, which announced ``attachments``."""
+    parts = decode_json(_ARRAY, payload, "the request", "UMQ-123")
+    if len(parts) != 2:
+        raise MethodError(f"a request is a method and a body, not {len(parts)} values", rule="UMQ-123")
+    method = decode_json(_STRING, parts[0], "the method's name", "UMQ-123")
+    return ServedRequest(method, read_json_body(parts[1], attachments))
+
+
+def write_request(request: ServedRequest, attachments: Sequence[bytes] = ()) -> Payload:
+    """The argument of a ``B`` that carries a request to the peer's service."""
+    value, sent, _ = write_json_body(request.body, attachments)
+    return Payload(encode_json([request.method, value]), sent)
+
+
+def read_envelope(payload: str, attachments: int = 0) -> Envelope:
+    """The enveloped update in the payload of a ``T``; fields it does not know are passed over."""
+    found = decode_json(_ENVELOPE, payload, "the envelope", "UMQ-128")
+    body = read_json_body(found.body, attachments)
+    return Envelope(found.channel, body, tuple(found.headers.items()), found.ts)
+
+
+def write_envelope(
+    channel: str,
+    body: Body,
+    headers: Mapping[str, Header | datetime],
+    ts: int,
+    attachments: Sequence[bytes] = (),
+) -> Payload:
+    """The payload of an enveloped update; a header JSON has no value for, as a date, is written as text."""
+    value, sent, _ = write_json_body(body, attachments)
+    written = {name: _plain(header) for name, header in headers.items()}
+    fields = {"channel": channel, "headers": written, "body": value, "ts": ts}
+    return Payload(encode_json(fields), sent)
+
+
+def _plain(header: Header | datetime) -> Header:
+    if isinstance(header, datetime):
+        return header.isoformat()
+    return str(header) if isinstance(header, float) and not isfinite(header) else header

@@ -16,21 +16,25 @@ from polywire.client.inbox import LIMIT
 from polywire.client.message import Body as Content
 from polywire.client.message import JsonBody, octets
 from polywire.protocols.umq.attributes import Attribute
-from polywire.protocols.umq.bodies import Body, Payload, read_bare_body, write_bare_body
-from polywire.protocols.umq.codes import FatalCode, write_failure
-from polywire.protocols.umq.envelopes import read_envelope, read_request
+from polywire.protocols.umq.errors import FatalCode, write_failure
 from polywire.protocols.umq.frames import Attachment, AttachmentError
-from polywire.protocols.umq.json_objects import Header
 from polywire.protocols.umq.methods import (
     MAX_TIMEOUT,
+    Body,
     CallService,
+    Header,
     Method,
+    Payload,
     Publish,
     ReadAttributes,
     Serve,
     SubscribeTopic,
     Unserve,
     WhoAmI,
+    read_bare_body,
+    read_envelope,
+    read_request,
+    write_bare_body,
     write_method,
 )
 from polywire.protocols.umq.peer.arriving import Arriving, Received

@@ -32,12 +32,11 @@ from polywire.protocols.umq.answers import Answers, writable
 from polywire.protocols.umq.attribute_book import ALL_ATTRIBUTES, answered_attributes, book_of
 from polywire.protocols.umq.attributes import Attributes
 from polywire.protocols.umq.calling import Calling
-from polywire.protocols.umq.codes import FatalCode
-from polywire.protocols.umq.errors import MethodError
+from polywire.protocols.umq.errors import FatalCode, MethodError
 from polywire.protocols.umq.gathering import assembled
-from polywire.protocols.umq.json_objects import Header
 from polywire.protocols.umq.methods import (
     CallService,
+    Header,
     Method,
     Publish,
     ReadAttributes,

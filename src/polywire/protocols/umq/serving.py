@@ -7,14 +7,11 @@ from polywire.hub.message import Attached, Message
 from polywire.hub.services import Call, CallError, Provider, Services
 from polywire.protocols.umq.answers import Answers
 from polywire.protocols.umq.base36 import write
-from polywire.protocols.umq.bodies import Body
 from polywire.protocols.umq.calls import OutgoingCalls
-from polywire.protocols.umq.codes import FatalCode
-from polywire.protocols.umq.envelopes import ServedRequest, write_request
-from polywire.protocols.umq.errors import LocalProtocolError, MethodError
+from polywire.protocols.umq.errors import FatalCode, LocalProtocolError, MethodError
 from polywire.protocols.umq.frames import CallException, Result
 from polywire.protocols.umq.gathering import assembled
-from polywire.protocols.umq.methods import Serve, Unserve, shown
+from polywire.protocols.umq.methods import Body, Serve, ServedRequest, Unserve, shown, write_request
 from polywire.protocols.umq.updates import Prepared, json_body, prepare, stand_ins
 
 RETRY: Final = 1000

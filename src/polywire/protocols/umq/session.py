@@ -14,10 +14,8 @@ from polywire.hub.services import CallError
 from polywire.protocols.umq.answers import Answers, provider_error
 from polywire.protocols.umq.attribute_book import Owned, book_of
 from polywire.protocols.umq.attributes import Attributes
-from polywire.protocols.umq.bodies import read_bare_body
 from polywire.protocols.umq.calling import Calling
-from polywire.protocols.umq.codes import FatalCode, describe, error_text
-from polywire.protocols.umq.errors import MethodError, RemoteProtocolError
+from polywire.protocols.umq.errors import FatalCode, MethodError, RemoteProtocolError, describe, error_text
 from polywire.protocols.umq.frames import (
     Attachment,
     AttachmentError,
@@ -37,7 +35,7 @@ from polywire.protocols.umq.frames import (
     violation,
 )
 from polywire.protocols.umq.gathering import Gathering, Unfinished
-from polywire.protocols.umq.methods import CallService, Publish, read_method
+from polywire.protocols.umq.methods import CallService, Publish, read_bare_body, read_method
 from polywire.protocols.umq.open_topics import OpenTopics
 from polywire.protocols.umq.requests import Requests
 from polywire.protocols.umq.serving import Serving

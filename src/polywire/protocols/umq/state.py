@@ -7,8 +7,7 @@ sent. The diagram in docs/protocols/umq.md is drawn from ``TRANSITIONS``.
 from enum import Enum, unique
 from typing import Final
 
-from polywire.protocols.umq.codes import FatalCode
-from polywire.protocols.umq.errors import LocalProtocolError
+from polywire.protocols.umq.errors import FatalCode, LocalProtocolError
 from polywire.protocols.umq.frames import Attachment, AttachmentError, Fatal, Hello, Welcome, violation
 from polywire.wire.frame import Frame
 

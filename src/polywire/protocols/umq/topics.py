@@ -7,8 +7,7 @@ this side has subscribed to at the peer; after the handshake either side may hav
 from enum import Enum, unique
 from typing import Final
 
-from polywire.protocols.umq.codes import FatalCode
-from polywire.protocols.umq.errors import LocalProtocolError, MethodError
+from polywire.protocols.umq.errors import FatalCode, LocalProtocolError, MethodError
 from polywire.protocols.umq.frames import TopicClose, TopicUpdate, Unsubscribe, violation
 from polywire.protocols.umq.ids import IdSequence, check_id
 

@@ -17,10 +17,8 @@ from polywire.hub.outbox import JOIN_BELOW, Outbox
 from polywire.hub.queues import Consumer, Delivery, Queue
 from polywire.hub.routes import Subscription
 from polywire.protocols.umq.base36 import write
-from polywire.protocols.umq.bodies import Body, Payload, write_bare_body
-from polywire.protocols.umq.envelopes import write_envelope
 from polywire.protocols.umq.errors import LocalProtocolError
-from polywire.protocols.umq.json_objects import Header
+from polywire.protocols.umq.methods import Body, Header, Payload, write_bare_body, write_envelope
 from polywire.wire.websocket import TEXT, binary, header, text
 
 SLOW_READER: Final = "slow-reader"

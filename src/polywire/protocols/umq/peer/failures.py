@@ -1,7 +1,7 @@
 """What a UMQ peer raises in its program: a request that failed, a client that is refused."""
 
 from polywire.client.errors import ClientError
-from polywire.protocols.umq.codes import FatalCode, error_text, read_error_text
+from polywire.protocols.umq.errors import FatalCode, error_text, read_error_text
 
 
 class RpcException(ClientError):

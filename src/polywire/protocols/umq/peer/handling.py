@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from polywire.client.work import Work
 from polywire.protocols.umq.callbacks import Callbacks
 from polywire.protocols.umq.calls import IncomingCalls
-from polywire.protocols.umq.codes import FatalCode, error_text
-from polywire.protocols.umq.errors import LocalProtocolError, MethodError
+from polywire.protocols.umq.errors import FatalCode, LocalProtocolError, MethodError, error_text
 from polywire.protocols.umq.frames import Call, Callback, CallException, Result
 from polywire.protocols.umq.peer.arriving import Arriving, Received
 from polywire.protocols.umq.peer.asking import Hold

@@ -12,8 +12,7 @@ from polywire.client.inbox import LIMIT, Intake
 from polywire.client.peer import LivePeer
 from polywire.protocols.umq import frames
 from polywire.protocols.umq.attributes import Attribute, Attributes
-from polywire.protocols.umq.codes import FatalCode, describe
-from polywire.protocols.umq.errors import RemoteProtocolError
+from polywire.protocols.umq.errors import FatalCode, RemoteProtocolError, describe
 from polywire.protocols.umq.frames import Decoder, Fatal
 from polywire.protocols.umq.peer.arriving import Received
 from polywire.protocols.umq.peer.asking import Asking

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polywire.protocols.umq import FatalCode, MethodError
-from polywire.protocols.umq.codes import (
+from polywire.protocols.umq.errors import (
     MEANINGS,
     Failure,
     describe,
