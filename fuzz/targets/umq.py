@@ -6,23 +6,16 @@ from typing import Any
 from polywire.protocols.umq import (
     Attachment,
     AttachmentError,
-    Attributes,
     Call,
     Callback,
+    Connection,
     Decoder,
-    Hello,
-    IncomingCalls,
-    Machine,
     MethodError,
-    Publications,
     RemoteProtocolError,
     Role,
     SetAttribute,
-    Subscriptions,
-    TopicClose,
     TopicUpdate,
     UnsetAttribute,
-    Unsubscribe,
     Welcome,
     encode,
 )
@@ -107,44 +100,28 @@ def check_order(frames: list[Frame]) -> None:
     assert len(due) <= UNFINISHED
 
 
-def check_bookkeeping(frames: list[Frame]) -> None:
-    """Whatever the peer sends, in whatever order, what is remembered of it is bounded."""
-    machine = Machine(Role.SERVER)
-    machine.receive(Hello(1))
-    machine.send(Welcome(1))
-    calls = IncomingCalls(limit=2)
-    publications = Publications(limit=2)
-    subscriptions = Subscriptions(limit=2, max_refused=2)
-    attributes = Attributes(limit=2, max_size=50)
-    subscriptions.open(1)
-    publications.open(1)
-    for frame in frames:
+def check_bookkeeping(messages: list[str | bytes]) -> None:
+    """Whatever the peer sends, in whatever order, what is remembered of it is bounded, and replies can be sent."""
+    connection: Connection[str, str] = Connection(Role.SERVER, max_unfinished=UNFINISHED, in_flight=2, topics=2)
+    connection.receive("H1:")
+    connection.next_event()
+    connection.send(Welcome(1))
+    connection.subscriptions.open(1)
+    connection.publications.open(1)
+    for message in messages:
         try:
-            if not machine.receive(frame):
-                continue
-            match frame:
-                case Call() | Callback():
-                    calls.begin(frame)
-                case TopicUpdate():
-                    subscriptions.updated(frame)
-                case TopicClose():
-                    subscriptions.closed(frame)
-                case Unsubscribe():
-                    publications.unsubscribed(frame)
-                case SetAttribute():
-                    attributes.set(frame)
-                case UnsetAttribute():
-                    attributes.unset(frame)
-                case Attachment() | AttachmentError():
-                    attributes.fill(frame)
+            connection.receive(message)
+            while connection.next_event() is not None:
+                if connection.reply is not None:
+                    connection.send(connection.reply)
         except RemoteProtocolError as wrong:
-            check_error(wrong, "")
-            break
-        assert len(calls) <= 2
-        assert len(publications) <= 1
-        assert len(subscriptions) <= 1
-        assert len(attributes) <= 2
-        assert 0 <= attributes.size <= 50
+            check_error(wrong, message)
+            if isinstance(wrong.reply, Frame):
+                connection.send(wrong.reply)
+        assert len(connection.requests) <= 2
+        assert len(connection.publications) <= 1
+        assert len(connection.subscriptions) <= 1
+    attributes = connection.attributes
     for name in list(attributes):
         attributes.unset(UnsetAttribute(name))
     assert attributes.size == 0
@@ -176,7 +153,7 @@ def run(data: bytes) -> None:
     again, none = feed_all([encode(frame) for frame in frames])
     assert none is None
     assert again == frames
-    check_bookkeeping(frames)
+    check_bookkeeping(messages)
     for frame in frames:
         if isinstance(frame, (Call, Callback, TopicUpdate)):
             check_payload(frame.payload, frame.attachments)

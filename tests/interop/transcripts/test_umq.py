@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed
 
 from polywire.client.errors import Closed, Refused
 from polywire.protocols import umq
-from polywire.protocols.umq.peer.handling import Handler
+from polywire.protocols.umq.peer import Handler
 from tests.hub_process import HubProcess, running_hub
 from tests.web import Web, open_web
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from polywire.client.serving import Server
 from polywire.protocols.umq import Limits, Peer, connect, serve
-from polywire.protocols.umq.peer.handling import Handler
-from polywire.protocols.umq.peer.limits import DEFAULT_LIMITS
+from polywire.protocols.umq.peer import DEFAULT_LIMITS, Handler
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from polywire.protocols import umq
-from polywire.protocols.umq import attributes, callbacks, calls, frames, topics
+from polywire.protocols.umq import connection, frames
 from polywire.protocols.umq.methods import read_method
 from tests.conformance.rules import read_page
 
@@ -21,20 +21,28 @@ def test_the_python_of_the_page_runs() -> None:
 
 def test_the_conversation_of_the_page_is_legal() -> None:
     (text,) = re.findall(r"```\n(client: H1.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    decoders = {"client": umq.Decoder(), "server": umq.Decoder()}
-    machine = umq.Machine(umq.Role.SERVER)
+    ends = {"client": umq.Connection[str, str](umq.Role.CLIENT), "server": umq.Connection[str, str](umq.Role.SERVER)}
+    frames = {"client": umq.Decoder(), "server": umq.Decoder()}
+    ends["client"].callbacks.register("toggle", 5)
     seen = []
     for line in text.splitlines():
         sender, message = re.split(r"  +", line)[0].split(": ", 1)
-        (frame,) = decoders[sender].feed(b"picture" if message == "<binary message>" else message)
-        if sender == "client":
-            assert machine.receive(frame)
-        else:
-            machine.send(frame)
+        said = b"picture" if message == "<binary message>" else message
+        (frame,) = frames[sender].feed(said)
+        here, there = ends[sender], ends["server" if sender == "client" else "client"]
+        match frame:
+            case umq.Call() | umq.Callback():
+                here.calls.start("waiter", frame.call_id)
+            case umq.TopicUpdate():
+                there.subscriptions.open(frame.topic_id)
+                here.publications.open(frame.topic_id)
+        assert here.send(frame if here.reply is None else here.reply) == said
+        there.receive(said)
+        assert there.next_event() == frame
         if isinstance(frame, umq.Call):
             seen.append(type(read_method(frame.payload, frame.attachments)).__name__)
     assert seen == ["SubscribeTopic", "Publish", "Publish", "CallService", "Serve"]
-    assert machine.state is umq.State.OPEN
+    assert {end.state for end in ends.values()} == {umq.State.OPEN}
 
 
 def test_the_errors_of_the_page_are_those_that_are_sent() -> None:
@@ -62,8 +70,9 @@ def test_every_rule_the_sources_name_is_on_the_page() -> None:
 def test_the_limits_of_the_page_are_the_defaults() -> None:
     mi = 1024 * 1024
     assert (16 * mi, 16 * mi, 1024) == (frames.MAX_TEXT, frames.MAX_BINARY, frames.MAX_UNFINISHED)
-    assert (calls.MAX_IN_FLIGHT, topics.MAX_TOPICS, topics.MAX_REFUSED, callbacks.MAX_CALLBACKS) == (1024,) * 4
-    assert (256, mi) == (attributes.MAX_ATTRIBUTES, attributes.MAX_SIZE)
+    open_at_once = (connection.MAX_IN_FLIGHT, connection.MAX_TOPICS, connection.MAX_REFUSED, connection.MAX_CALLBACKS)
+    assert open_at_once == (1024,) * 4
+    assert (256, mi) == (connection.MAX_ATTRIBUTES, connection.MAX_SIZE)
 
 
 def test_every_exported_name_exists() -> None:

@@ -7,24 +7,19 @@ from polywire.protocols.umq import (
     AttachmentError,
     Call,
     Callback,
-    Callbacks,
     CallException,
     Decoder,
     Fatal,
-    IncomingCalls,
-    OutgoingCalls,
-    Publications,
     Result,
     SetAttribute,
-    Subscriptions,
     TopicClose,
     TopicUpdate,
     UnsetAttribute,
     Unsubscribe,
     encode,
 )
-from polywire.protocols.umq.topics import Action
 from polywire.wire.frame import Frame
+from tests.protocols.umq.connections import End, client, passed, server
 
 TOPIC = int("9A8Z", 36)
 
@@ -124,17 +119,17 @@ def test_the_work_and_its_result() -> None:
             ("server", "R88:Thank you!", Result(done.call_id, "Thank you!")),
         ]
     )
-    callbacks: Callbacks[str] = Callbacks()
-    callbacks.register("do the work", int("4454", 36))
-    assert callbacks.find(work) == "do the work"
-    for frame in (ready, work, done):
-        asking: OutgoingCalls[str] = OutgoingCalls()
-        answering = IncomingCalls()
-        asking.start("caller", frame.call_id)
-        assert answering.begin(frame) is None
+    here, there = client(opened=True), server(opened=True)
+    here.callbacks.register("do the work", work.callback_id)
+    there.callbacks.register("take the result", done.callback_id)
+    for asking, answering, frame in ((here, there, ready), (there, here, work), (here, there, done)):
+        asking.calls.start("caller", frame.call_id)
+        assert passed(asking, answering, frame) == [frame]
         answer = Result(frame.call_id, "accepted")
-        answering.finish(answer)
-        assert asking.answered(answer) == "caller"
+        assert passed(answering, asking, answer) == [answer]
+        assert asking.calls.answered(answer) == "caller"
+    assert here.callbacks.find(work) == "do the work"
+    assert there.callbacks.find(done) == "take the result"
 
 
 SUBSCRIBE: list[tuple[str, str | bytes, Frame]] = [
@@ -147,38 +142,46 @@ def update(number: int) -> tuple[str, str | bytes, Frame]:
     return ("server", f"T9A8Z: update{number}", TopicUpdate(TOPIC, f" update{number}"))
 
 
+def subscribed() -> tuple[End, End]:
+    """The subscriber's end and the publisher's."""
+    subscriber, publisher = client(opened=True), server(opened=True)
+    subscriber.subscriptions.open(TOPIC)
+    publisher.publications.open(TOPIC)
+    return subscriber, publisher
+
+
 @pytest.mark.rule("UMQ-55")
 def test_the_four_updates() -> None:
     transcript = [*SUBSCRIBE, *map(update, range(1, 5))]
     exchange(transcript)
-    topics = Subscriptions()
-    topics.open(TOPIC)
-    actions = [topics.updated(frame) for _, _, frame in transcript if isinstance(frame, TopicUpdate)]
-    assert actions == [Action.DELIVER] * 4
+    subscriber, publisher = subscribed()
+    for _, _, frame in transcript[2:]:
+        assert passed(publisher, subscriber, frame) == [frame]
 
 
 @pytest.mark.rule("UMQ-59")
 def test_the_topic_that_ends() -> None:
     exchange([*SUBSCRIBE, *map(update, range(1, 5)), ("server", "D9A8Z:", TopicClose(TOPIC))])
-    topics = Subscriptions()
-    topics.open(TOPIC)
-    assert topics.closed(TopicClose(TOPIC)) is Action.END
+    subscriber, publisher = subscribed()
+    assert passed(publisher, subscriber, TopicClose(TOPIC)) == [TopicClose(TOPIC)]
+    assert len(subscriber.subscriptions) == len(publisher.publications) == 0
 
 
 @pytest.mark.rule("UMQ-64")
 def test_the_topic_that_is_left() -> None:
     leave: tuple[str, str | bytes, Frame] = ("client", "U9A8Z:", Unsubscribe(TOPIC))
     exchange([*SUBSCRIBE, update(1), update(2), leave, update(3), leave, ("server", "D9A8Z:", TopicClose(TOPIC))])
-    publisher, subscriber = Publications(), Subscriptions()
-    publisher.open(TOPIC)
-    subscriber.open(TOPIC)
-    first = subscriber.leave(TOPIC)
-    assert first is not None
-    assert subscriber.updated(TopicUpdate(TOPIC, " update3")) is Action.DROP
-    close = publisher.unsubscribed(first)
-    assert close == TopicClose(TOPIC)
-    assert publisher.unsubscribed(Unsubscribe(TOPIC)) is None
-    assert subscriber.closed(close) is Action.END
+    subscriber, publisher = subscribed()
+    third = publisher.send(TopicUpdate(TOPIC, " update3"))
+    for message in [subscriber.send(Unsubscribe(TOPIC)), subscriber.send(Unsubscribe(TOPIC))]:
+        publisher.receive(message)
+    subscriber.receive(third)
+    assert subscriber.next_event() is None
+    assert publisher.next_event() == Unsubscribe(TOPIC)
+    assert publisher.reply == TopicClose(TOPIC)
+    assert passed(publisher, subscriber, publisher.reply) == [TopicClose(TOPIC)]
+    assert publisher.next_event() is None
+    assert publisher.publications.ignored == 1
 
 
 @pytest.mark.rule("UMQ-68", "UMQ-71")

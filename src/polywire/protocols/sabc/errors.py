@@ -36,7 +36,7 @@ class RemoteProtocolError(errors.RemoteProtocolError):
     """
 
 
-class Refused(Exception):  # noqa: N818 - it never leaves the codec; decoders turn it into Discarded or RemoteProtocolError
+class Refused(Exception):
     """Why a frame is refused: the ``code`` to answer with, the rule, words, and the number of its line in the head."""
 
     def __init__(self, code: str, rule: str, reason: str, line: int = 0) -> None:

@@ -1,7 +1,7 @@
 """UMQ: calls, callbacks, topics and attachments between equal peers over WebSocket messages.
 
-``connect`` and ``serve`` are for programs; the rest is the codec and its tables, which they and the hub stand on.
-``methods`` are the payloads of the hub itself; UMQ leaves payloads to its users.
+``connect`` and ``serve`` are for programs, ``Connection`` is the protocol without a transport, which they and the hub
+are built on.
 """
 
 from typing import TYPE_CHECKING
@@ -9,13 +9,30 @@ from typing import TYPE_CHECKING
 from polywire.lazy import exports
 from polywire.registry import FEATURES, WEBSOCKET, Listener, Protocol
 from polywire.client.errors import AttachmentFailed
+from polywire.wire.frame import Role
 
 if TYPE_CHECKING:
-    from polywire.protocols.umq.attributes import Attribute, Attributes
-    from polywire.protocols.umq.callbacks import Callbacks
-    from polywire.protocols.umq.calls import IncomingCalls, OutgoingCalls
-    from polywire.protocols.umq.client import connect
-    from polywire.protocols.umq.errors import FatalCode, LocalProtocolError, MethodError, RemoteProtocolError
+    from polywire.protocols.umq.client import HubMessage, HubRequest, HubSubscription, RemoteHub, connect, serve
+    from polywire.protocols.umq.connection import (
+        Attribute,
+        Attributes,
+        Callbacks,
+        Connection,
+        IncomingCalls,
+        Machine,
+        OutgoingCalls,
+        Publications,
+        State,
+        Subscriptions,
+    )
+    from polywire.protocols.umq.errors import (
+        FatalCode,
+        LocalProtocolError,
+        MethodError,
+        Rejected,
+        RemoteProtocolError,
+        RpcException,
+    )
     from polywire.protocols.umq.frames import (
         Attachment,
         AttachmentError,
@@ -34,39 +51,31 @@ if TYPE_CHECKING:
         Welcome,
         encode,
     )
-    from polywire.protocols.umq.peer.arriving import Arriving, Received
-    from polywire.protocols.umq.peer.failures import Rejected, RpcException
-    from polywire.protocols.umq.peer.handling import Reply, Request
-    from polywire.protocols.umq.peer.limits import Limits
-    from polywire.protocols.umq.peer.peer import Peer
-    from polywire.protocols.umq.peer.streaming import Publication, Subscription
-    from polywire.protocols.umq.remote_hub import HubMessage, HubRequest, HubSubscription, RemoteHub
-    from polywire.protocols.umq.server import serve
-    from polywire.protocols.umq.state import Machine, Role, State
-    from polywire.protocols.umq.topics import Publications, Subscriptions
+    from polywire.protocols.umq.peer import (
+        Arriving,
+        Limits,
+        Peer,
+        Publication,
+        Received,
+        Reply,
+        Request,
+        Subscription,
+    )
 else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "attributes": "Attribute Attributes",
-            "callbacks": "Callbacks",
-            "calls": "IncomingCalls OutgoingCalls",
-            "client": "connect",
-            "errors": "FatalCode LocalProtocolError MethodError RemoteProtocolError",
+            "client": "HubMessage HubRequest HubSubscription RemoteHub connect serve",
+            "connection": (
+                "Attribute Attributes Callbacks Connection IncomingCalls Machine OutgoingCalls Publications "
+                "State Subscriptions"
+            ),
+            "errors": "FatalCode LocalProtocolError MethodError Rejected RemoteProtocolError RpcException",
             "frames": (
                 "Attachment AttachmentError Call Callback CallException Decoder Fatal Hello Result SetAttribute "
                 "TopicClose TopicUpdate UnsetAttribute Unsubscribe Welcome encode"
             ),
-            "peer.arriving": "Arriving Received",
-            "peer.failures": "Rejected RpcException",
-            "peer.handling": "Reply Request",
-            "peer.limits": "Limits",
-            "peer.peer": "Peer",
-            "peer.streaming": "Publication Subscription",
-            "remote_hub": "HubMessage HubRequest HubSubscription RemoteHub",
-            "server": "serve",
-            "state": "Machine Role State",
-            "topics": "Publications Subscriptions",
+            "peer": "Arriving Limits Peer Publication Received Reply Request Subscription",
         },
     )
 
@@ -81,6 +90,7 @@ __all__ = [
     "CallException",
     "Callback",
     "Callbacks",
+    "Connection",
     "Decoder",
     "Fatal",
     "FatalCode",
@@ -138,17 +148,13 @@ PROTOCOL = Protocol(
     schemes={"umq": "ws", "umqs": "wss"},
     port=7101,
     can=frozenset(FEATURES) - {"nack", "watch_demand"},
-    bus="polywire.client.over_umq:connect",
+    bus="bus:connect",
     decoder="frames:Decoder",
     capture="lines",
     hot=(
         "base36",
         "frames",
-        "state",
-        "ids",
-        "calls",
-        "callbacks",
-        "topics",
+        "connection",
         "methods",
         "updates",
         "answers",

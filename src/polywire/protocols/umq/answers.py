@@ -7,7 +7,7 @@ from polywire.hub.message import Attached, Message
 from polywire.hub.outbox import Outbox
 from polywire.hub.services import CallError, service_error
 from polywire.protocols.umq.base36 import write
-from polywire.protocols.umq.calls import IncomingCalls
+from polywire.protocols.umq.connection import IncomingCalls
 from polywire.protocols.umq.errors import FatalCode, error_text, read_failure, write_failure
 from polywire.protocols.umq.frames import Call, CallException, Result, encode
 from polywire.protocols.umq.methods import encode_json

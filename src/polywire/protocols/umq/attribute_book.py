@@ -7,7 +7,7 @@ from polywire.hub.channels import from_stars
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.message import Attached, FailedAttachment
-from polywire.protocols.umq.attributes import Attributes
+from polywire.protocols.umq.connection import Attributes
 from polywire.protocols.umq.frames import AttachmentError
 
 ATTRIBUTES_OF = "$attributes/"

@@ -6,9 +6,9 @@ from polywire.hub.client import Client
 from polywire.hub.message import Message
 from polywire.hub.services import END, Call, Caller, CallError, Services
 from polywire.protocols.umq.answers import Answers, call_error_text
+from polywire.protocols.umq.connection import Publications
 from polywire.protocols.umq.errors import FatalCode, error_text
 from polywire.protocols.umq.methods import CallService
-from polywire.protocols.umq.topics import Publications
 from polywire.protocols.umq.updates import TopicWriter
 
 CANCELLED: Final = CallError(499, "cancelled", "the caller has ended the stream")

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from polywire import errors
+from polywire.client.errors import ClientError
 
 MAX_CODE: Final = 999_999_999
 """UMQ-27: a code has at most nine digits; a longer run of digits is taken as words."""
@@ -169,3 +170,30 @@ class MethodError(errors.ProtocolError):
     def payload(self) -> str:
         """The text of the ``E``: the code, a space, its meaning, and what was wrong."""
         return error_text(self.code, self.reason)
+
+
+class RpcException(ClientError):
+    """The other side answered a request with ``E``; raised by a handler, it is that answer.
+
+    ``text`` is the whole payload. Where it begins with a code, as one that the other side's runtime made does,
+    ``code`` is that code and ``message`` the rest (UMQ-98); else ``code`` is 0.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+        self.code, self.message = read_error_text(text)
+
+    @classmethod
+    def of(cls, code: FatalCode, detail: str = "") -> "RpcException":
+        """One with a code of UMQ's own."""
+        return cls(error_text(code, detail))
+
+
+class Rejected(ClientError):
+    """Raised by a server's ``greet`` to refuse a client: ``F`` and code 1."""
+
+    def __init__(self, reason: str, code: FatalCode = FatalCode.REJECTED) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code

@@ -5,7 +5,7 @@ from typing import Final, final
 from polywire.hub.client import Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.protocols.umq.answers import Answers
-from polywire.protocols.umq.topics import Publications
+from polywire.protocols.umq.connection import Publications
 from polywire.protocols.umq.updates import TopicWriter, UmqConsumer, UmqSubscription
 
 

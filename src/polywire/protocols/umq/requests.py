@@ -30,8 +30,8 @@ from polywire.hub.message import Attached, Headers, HeaderValue, Message
 from polywire.hub.peer import Limits
 from polywire.protocols.umq.answers import Answers, writable
 from polywire.protocols.umq.attribute_book import ALL_ATTRIBUTES, answered_attributes, book_of
-from polywire.protocols.umq.attributes import Attributes
 from polywire.protocols.umq.calling import Calling
+from polywire.protocols.umq.connection import Attributes
 from polywire.protocols.umq.errors import FatalCode, MethodError
 from polywire.protocols.umq.gathering import assembled
 from polywire.protocols.umq.methods import (

@@ -7,7 +7,7 @@ from polywire.hub.message import Attached, Message
 from polywire.hub.services import Call, CallError, Provider, Services
 from polywire.protocols.umq.answers import Answers
 from polywire.protocols.umq.base36 import write
-from polywire.protocols.umq.calls import OutgoingCalls
+from polywire.protocols.umq.connection import OutgoingCalls
 from polywire.protocols.umq.errors import FatalCode, LocalProtocolError, MethodError
 from polywire.protocols.umq.frames import CallException, Result
 from polywire.protocols.umq.gathering import assembled

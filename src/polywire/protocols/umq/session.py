@@ -13,8 +13,8 @@ from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.services import CallError
 from polywire.protocols.umq.answers import Answers, provider_error
 from polywire.protocols.umq.attribute_book import Owned, book_of
-from polywire.protocols.umq.attributes import Attributes
 from polywire.protocols.umq.calling import Calling
+from polywire.protocols.umq.connection import Action, Attributes, Machine, State, Subscriptions
 from polywire.protocols.umq.errors import FatalCode, MethodError, RemoteProtocolError, describe, error_text
 from polywire.protocols.umq.frames import (
     Attachment,
@@ -39,10 +39,8 @@ from polywire.protocols.umq.methods import CallService, Publish, read_bare_body,
 from polywire.protocols.umq.open_topics import OpenTopics
 from polywire.protocols.umq.requests import Requests
 from polywire.protocols.umq.serving import Serving
-from polywire.protocols.umq.state import Machine, Role, State
-from polywire.protocols.umq.topics import Action, Subscriptions
 from polywire.security.credentials import CredentialsError, read_hello
-from polywire.wire.frame import Frame
+from polywire.wire.frame import Frame, Role
 
 TOO_BIG: Final = "UMQ-133"
 

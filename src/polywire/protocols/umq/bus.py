@@ -14,13 +14,10 @@ from polywire.client.features import refuse_nack
 from polywire.client.message import NO_HEADERS, Header, Message, Request, delivery_count
 from polywire.client.over_peers import QUEUE, PeerAdapter
 from polywire.client.posting import Done
-from polywire.protocols.umq.client import credentials, open_peer
-from polywire.protocols.umq.errors import FatalCode, read_failure, write_failure
-from polywire.protocols.umq.peer.arriving import Received
-from polywire.protocols.umq.peer.failures import RpcException
-from polywire.protocols.umq.peer.peer import TEMPORARY, Peer
-from polywire.protocols.umq.remote_hub import HubRequest, HubSubscription, RemoteHub, publishing
-from polywire.protocols.umq.state import Role
+from polywire.protocols.umq.client import HubRequest, HubSubscription, RemoteHub, credentials, open_peer, publishing
+from polywire.protocols.umq.errors import FatalCode, RpcException, read_failure, write_failure
+from polywire.protocols.umq.peer import TEMPORARY, Peer, Received
+from polywire.wire.frame import Role
 
 log = logging.getLogger("polywire.client")
 
