@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from faults.load import arrow_stream
 from polywire.protocols import fmqp, micromsg, mqtt, mqttrpc
 from polywire.protocols.fmqp.frames import CACHE, FEEDBACK, LAST_WILL
-from polywire.protocols.micromsg import extensions
+from polywire.protocols.micromsg.text import read_extensions
 from tests.faults.friends import END, masked, upgrade
 
 SESSION = b"%SESSION%"
@@ -188,7 +188,7 @@ def _http() -> tuple[bytes, ...]:
 
 def scripts() -> dict[str, Script]:
     """One for each listener."""
-    offer = micromsg.Handshake("fuzz", extensions.read(b"pub-sub;batch-ack:max-count=100;json"), ())
+    offer = micromsg.Handshake("fuzz", read_extensions(b"pub-sub;batch-ack:max-count=100;json"), ())
     handshake = micromsg.encode(offer)
     will = mqtt.Will("a/will", b"gone", 1, retain=True)
     connect = mqtt.encode(mqtt.Connect("fuzz", False, 0, will))

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from benchmarks.wire_cases import Case
-from polywire.protocols.micromsg import filters, properties
+from polywire.protocols.micromsg.filters import Filter, matches, read_filter
 from polywire.protocols.micromsg.frames import CLIENT, Decoder, Extension, Message, encode, renumbered
+from polywire.protocols.micromsg.text import read_properties
 
 COUNT = 1000
 MIB = 1 << 20
@@ -20,8 +21,8 @@ def cases() -> list[Case]:
     bulk, acknowledged = b"".join(map(encode, large)), b"".join(map(encode, acks))
     one = encode(tagged[0])
     decoder = Decoder(CLIENT, established=True)
-    condition = filters.read("room>=N10;name<Tkit")
-    assert isinstance(condition, filters.Filter)
+    condition = read_filter("room>=N10;name<Tkit")
+    assert isinstance(condition, Filter)
     return [
         Case("decode", "64 B", COUNT, lambda: decoder.feed(plain), goal=4),
         Case("decode", "64 B", COUNT, lambda: decoder.feed(plain), most=250),
@@ -39,8 +40,8 @@ def cases() -> list[Case]:
     ]
 
 
-def _filtering(condition: filters.Filter, messages: list[Message]) -> Callable[[], object]:
-    return lambda: [filters.matches(condition, properties.read(message.properties)) for message in messages]
+def _filtering(condition: Filter, messages: list[Message]) -> Callable[[], object]:
+    return lambda: [matches(condition, read_properties(message.properties)) for message in messages]
 
 
 def streaming(size: int, chunk: int) -> Case:

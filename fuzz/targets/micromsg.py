@@ -4,8 +4,18 @@ import json
 from typing import Never
 
 from fuzz.contract import Outcome, check_stream, decode
-from polywire.protocols.micromsg import commands, dotnet, extensions, filters, json_payload, negotiation, properties
+from polywire.protocols.micromsg import dotnet, negotiation
 from polywire.protocols.micromsg.errors import ENDS_CONNECTION, MalformedError
+from polywire.protocols.micromsg.filters import (
+    UNSUBSCRIBE,
+    Filter,
+    matches,
+    read_filter,
+    read_subscription,
+    subscribe,
+    unsubscribe,
+    write_filter,
+)
 from polywire.protocols.micromsg.frames import (
     CLIENT,
     SERVER,
@@ -18,11 +28,23 @@ from polywire.protocols.micromsg.frames import (
     encode,
     renumbered,
 )
+from polywire.protocols.micromsg.text import (
+    BATCH_ACK,
+    LARGEST_COUNT,
+    NamedExtension,
+    batch_ack,
+    json_problem,
+    properties_problem,
+    read_extensions,
+    read_properties,
+    write_extensions,
+    write_properties,
+)
 from polywire.wire.frame import Frame
 
 LIMIT = 600
 HEADER = 7 + 255 + LIMIT + 4
-SUGGESTED = (extensions.NamedExtension("json"), extensions.batch_ack(5))
+SUGGESTED = (NamedExtension("json"), batch_ack(5))
 TERMS = negotiation.Terms("fuzz", optional=SUGGESTED, max_count=20, forwards=True)
 
 
@@ -64,12 +86,13 @@ def check_frame(frame: Frame) -> None:
         case Error(name) if name not in ENDS_CONNECTION:
             return
         case Command():
-            request = commands.read(frame, pub_sub=True)
+            request = read_subscription(frame, pub_sub=True)
             if not isinstance(request, Error):
-                assert commands.read(commands.write(request), pub_sub=True) == request
+                written = unsubscribe(request[0]) if frame.name == UNSUBSCRIBE else subscribe(*request)
+                assert read_subscription(written, pub_sub=True) == request
         case Message(sequence, destination, payload, text):
-            found = properties.read(text)
-            assert properties.read(properties.write(found)) == found
+            found = read_properties(text)
+            assert read_properties(write_properties(found)) == found
             check_json(payload)
             other = Message(sequence ^ 1 or 2, destination, payload, text)
             assert renumbered(encode(frame), other.sequence) == encode(other)
@@ -84,7 +107,7 @@ def check_negotiation(messages: list[Handshake]) -> None:
         final = negotiation.final(offer, TERMS)
         if isinstance(final, Handshake):
             encode(final)
-            assert 0 <= negotiation.agreed(offer, final).window <= extensions.LARGEST_COUNT
+            assert 0 <= negotiation.agreed(offer, final).window <= LARGEST_COUNT
         if isinstance(reply, Handshake):
             encode(reply)
             for received in messages[1:]:
@@ -96,40 +119,40 @@ def check_texts(data: bytes) -> None:
     """Lists, properties, filters and JSON made of any octets."""
     check_json(data)
     try:
-        listed = extensions.read(data)
+        listed = read_extensions(data)
     except MalformedError:
         pass
     else:
         if writable(listed):
-            assert extensions.read(extensions.write(listed)) == with_count(listed)
+            assert read_extensions(write_extensions(listed)) == with_count(listed)
     text = data.decode("utf-8", "replace")
-    condition = filters.read(text)
-    if isinstance(condition, filters.Filter):
-        assert filters.read(filters.write(condition)) == condition
-        filters.matches(condition, {"a": 1, "b": "text"})
-    wrong = properties.problem(data, 0, len(data))
+    condition = read_filter(text)
+    if isinstance(condition, Filter):
+        assert read_filter(write_filter(condition)) == condition
+        matches(condition, {"a": 1, "b": "text"})
+    wrong = properties_problem(data, 0, len(data))
     try:
-        properties.read(text)
+        read_properties(text)
     except MalformedError:
         assert wrong is not None
     else:
         assert wrong is None or not data.isascii() or not text.isprintable()
 
 
-def writable(listed: tuple[extensions.NamedExtension, ...]) -> bool:
+def writable(listed: tuple[NamedExtension, ...]) -> bool:
     """Whether a list could be ours: names with upper-case letters are read and never written."""
     names = [name for each in listed for name in (each.name, *(key for key, _ in each.properties))]
     return all(name == name.lower() for name in names)
 
 
-def with_count(listed: tuple[extensions.NamedExtension, ...]) -> tuple[extensions.NamedExtension, ...]:
+def with_count(listed: tuple[NamedExtension, ...]) -> tuple[NamedExtension, ...]:
     """A list as we write it, with a count for ``batch-ack``."""
-    return tuple(extensions.batch_ack(each.max_count) if each.name == extensions.BATCH_ACK else each for each in listed)
+    return tuple(batch_ack(each.max_count) if each.name == BATCH_ACK else each for each in listed)
 
 
 def check_json(payload: bytes) -> None:
     """Our walk and the standard library's parser agree on what JSON is."""
-    reason = json_payload.problem(payload, 100)
+    reason = json_problem(payload, 100)
     try:
         json.loads(payload.decode(), parse_constant=refuse)
     except (ValueError, RecursionError):
@@ -143,7 +166,7 @@ def refuse(constant: str) -> Never:
 
 
 def seeds() -> list[bytes]:
-    offer = Handshake("hulk", (extensions.NamedExtension("json"),), (extensions.batch_ack(100),))
+    offer = Handshake("hulk", (NamedExtension("json"),), (batch_ack(100),))
     messages = [
         Message(1, "topic/rooms", b'{"a": [1, -2.5e3, "\\u00e9", null]}', "room:N12;when:D1413198000.5;name:Ta%20b;"),
         Message(65535, "commands", b"x" * 300, "first_name:jonas;"),

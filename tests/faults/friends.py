@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 
 from polywire.protocols import fmqp, mqtt
-from polywire.protocols.micromsg import extensions
 from polywire.protocols.micromsg import frames as micromsg
+from polywire.protocols.micromsg.text import BATCH_ACK, read_extensions
 from tests.hub_process import HubProcess
 
 SECONDS = 30.0
@@ -219,7 +219,7 @@ class MicromsgFriend(Friend):
         self.line.send(self._terms(f"pub-sub;batch-ack:max-count=100{auth}"))
         reply = self.word()
         assert isinstance(reply, micromsg.Handshake)
-        (count,) = [each.max_count for each in reply.optional if each.name == extensions.BATCH_ACK]
+        (count,) = [each.max_count for each in reply.optional if each.name == BATCH_ACK]
         self.line.send(self._terms(f"pub-sub;batch-ack:max-count={count}{auth}"))
         self._ping()
 
@@ -250,7 +250,7 @@ class MicromsgFriend(Friend):
 
     @staticmethod
     def _terms(use: str) -> bytes:
-        return micromsg.encode(micromsg.Handshake("friend", extensions.read(use.encode()), ()))
+        return micromsg.encode(micromsg.Handshake("friend", read_extensions(use.encode()), ()))
 
     def _ping(self) -> None:
         self.line.send(micromsg.encode(micromsg.Command("ping", ())))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from polywire.protocols import mqtt
-from polywire.protocols.micromsg import extensions
 from polywire.protocols.micromsg import frames as micromsg
+from polywire.protocols.micromsg.text import read_extensions
 from tests.faults.friends import FRIENDS, Friend, HungUpError, MicromsgFriend, SabcFriend, friend, line, masked, upgrade
 from tests.hub_process import HubProcess, running_hub
 
@@ -111,7 +111,7 @@ def test_before_the_login_less_is_taken(hub: HubProcess, key: str, stack: contex
     large = "x" * 3000
     first = {
         "umq": f"H1:{large}".encode(),
-        "micromsg": micromsg.encode(micromsg.Handshake("c", extensions.read(f"x-auth:token={large}".encode()), ())),
+        "micromsg": micromsg.encode(micromsg.Handshake("c", read_extensions(f"x-auth:token={large}".encode()), ())),
         "mqtt": mqtt.encode(mqtt.Connect("me", user_name=large, password=b"x")),
         "sabc": f"CONNECT\r\nclient-id::{large}\r\n\r\n\0".encode(),
     }[key.removesuffix("_ws")]

@@ -12,9 +12,9 @@ from polywire.protocols.micromsg import (
     Message,
     NamedExtension,
     encode,
-    properties,
 )
 from polywire.protocols.micromsg.dotnet import TypeReader, TypeWriter
+from polywire.protocols.micromsg.text import read_properties, write_properties
 from polywire.protocols.micromsg.windows import ack, following, read_ack
 from polywire.wire.frame import Frame
 from tests.interop.speaker import TYPE_NAME, CannotSayError, HeaderValue, Heard, RefusedError, Speaker, Wire
@@ -66,14 +66,14 @@ class Micromsg(Speaker):
         if content_type:
             carried[CONTENT_TYPE] = content_type
         self._sequence = following(self._sequence)
-        self._send(Message(self._sequence, _destination(channel), body, properties.write(carried)))
+        self._send(Message(self._sequence, _destination(channel), body, write_properties(carried)))
         self._expect(self._acks)
 
     def receive(self, *, acknowledge: bool = True) -> Heard:
         frame = self._until(lambda frame: frame if isinstance(frame, Message) else None)
         if acknowledge:
             self._send(ack(BATCH_ACK, frame.sequence))
-        headers = properties.read(frame.properties)
+        headers = read_properties(frame.properties)
         content_type = str(headers.pop(CONTENT_TYPE, ""))
         type_name = self._types.pop(frame.sequence)
         if type_name:

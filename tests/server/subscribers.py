@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from websockets.exceptions import ConnectionClosed
 
 from polywire.protocols import fmqp, micromsg, mqtt
-from polywire.protocols.micromsg import extensions
+from polywire.protocols.micromsg.text import read_extensions
 from polywire.protocols.mqtt import Connack, Suback
 from tests.hub_process import HubProcess
 from tests.protocols.sabc.wire import wire
@@ -106,7 +106,7 @@ def _fmqp(line: Line, topic: str, token: str) -> str:
 
 
 def _micromsg(line: Line, topic: str, token: str) -> str:
-    use = extensions.read(f"pub-sub;x-auth:token={token}".encode() if token else b"pub-sub")
+    use = read_extensions(f"pub-sub;x-auth:token={token}".encode() if token else b"pub-sub")
     offer = micromsg.encode(micromsg.Handshake("me", use, ()))
     line.send(offer)
     decoder = micromsg.Decoder(micromsg.CLIENT)

@@ -20,15 +20,14 @@ from polywire.client.posting import Done
 from polywire.client.receipt import Promise
 from polywire.client.renewed import Stream
 from polywire.protocols.micromsg.client import IDENTITY, WINDOW, open_peer, terms_of
-from polywire.protocols.micromsg.destinations import TOPIC_PREFIX
 from polywire.protocols.micromsg.errors import SHUTTING_DOWN
-from polywire.protocols.micromsg.extensions import BATCH_ACK, DOTNET, PUB_SUB, X_NACK
+from polywire.protocols.micromsg.filters import TOPIC_PREFIX
 from polywire.protocols.micromsg.frames import CLIENT
 from polywire.protocols.micromsg.peer.failures import Failure
 from polywire.protocols.micromsg.peer.inflow import Received
 from polywire.protocols.micromsg.peer.peer import Peer
 from polywire.protocols.micromsg.peer.subscribing import Subscription
-from polywire.protocols.micromsg.properties import Value, is_key, write
+from polywire.protocols.micromsg.text import BATCH_ACK, DOTNET, PUB_SUB, X_NACK, Value, as_key, write_properties
 
 LEAVE_TIME: Final = 2.0
 """Seconds a hub has to answer that a queue is left."""
@@ -77,10 +76,10 @@ class MicromsgConnection(PeerConnection[Peer]):
             if key == DOTNET_TYPE and self._typed and isinstance(value, str):
                 type_name = value
             elif key != VENDOR_FRAMES:
-                properties[_key(key)] = value
+                properties[as_key(key)] = value
         if options.content_type is not None:
             properties[CONTENT_TYPE] = options.content_type
-        text = write(properties) if properties else ""
+        text = write_properties(properties) if properties else ""
         self._peer.put(
             destination(publication.channel), publication.body, text, type_name, lambda error: done(_problem(error))
         )
@@ -200,11 +199,6 @@ def _message(found: Received) -> Message:
 
 def _cannot_reject(_delay: float, _reason: str) -> None:
     raise unsupported("nack", "micromsg", f", with a server that does not know {X_NACK},")
-
-
-def _key(name: str) -> str:
-    """A header's name as a property's key: in lower case, with a hyphen for whatever that can't hold."""
-    return name if is_key(name) else "".join(one if is_key(one) else "-" for one in name.lower())
 
 
 def _problem(error: Exception | None) -> Exception | None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from polywire.protocols.micromsg import connect
-from polywire.protocols.micromsg.extensions import NamedExtension, batch_ack
 from polywire.protocols.micromsg.frames import Error, Extension, Handshake, Message
+from polywire.protocols.micromsg.text import NamedExtension, batch_ack
 from tests.client.loops import run
 from tests.hub_process import HubProcess, running_hub
 from tests.protocols.micromsg.wire import PING, PONG, client, command, extension, hello, message

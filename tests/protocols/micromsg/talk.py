@@ -2,16 +2,16 @@
 
 from polywire.hub.message import Message as Published
 from polywire.hub.peer import Limits
-from polywire.protocols.micromsg import extensions
 from polywire.protocols.micromsg.frames import CLIENT, Command, Decoder, Extension, Handshake, Message, encode
 from polywire.protocols.micromsg.session import MicromsgSession
+from polywire.protocols.micromsg.text import read_extensions
 from polywire.wire.frame import Frame
 from tests.hub.links import FakeLink, Recorder
 from tests.sessions import Site, Wire
 
 
 def handshake(required: str = "", optional: str = "", identity: str = "c") -> bytes:
-    return encode(Handshake(identity, extensions.read(required.encode()), extensions.read(optional.encode())))
+    return encode(Handshake(identity, read_extensions(required.encode()), read_extensions(optional.encode())))
 
 
 class Talker:
@@ -25,7 +25,7 @@ class Talker:
         self.sequence = 0
         self.extensions: list[str] = []
         if use is not None:
-            self.extensions = [extension.name for extension in extensions.read(use.encode())]
+            self.extensions = [extension.name for extension in read_extensions(use.encode())]
             self.wire.feed(handshake(use))
             (reply,) = self.frames()
             assert isinstance(reply, Handshake)

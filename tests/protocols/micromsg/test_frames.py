@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polywire.protocols.micromsg import properties
 from polywire.protocols.micromsg.errors import ENDS_CONNECTION, LocalProtocolError, RemoteProtocolError
 from polywire.protocols.micromsg.frames import (
     CLIENT,
@@ -19,6 +18,7 @@ from polywire.protocols.micromsg.frames import (
     encode,
     renumbered,
 )
+from polywire.protocols.micromsg.text import Value, read_properties, write_properties
 from polywire.wire.frame import Frame
 from tests.protocols.micromsg import strategies
 
@@ -480,10 +480,10 @@ def test_after_an_error_the_decoder_repeats_it() -> None:
 
 @given(strategies.property_sets)
 @pytest.mark.rule("MICROMSG-52")
-def test_properties_travel_as_text_and_are_read_when_wanted(found: dict[str, properties.Value]) -> None:
-    (message,) = decode(encode(Message(1, "q", b"", properties.write(found))))
+def test_properties_travel_as_text_and_are_read_when_wanted(found: dict[str, Value]) -> None:
+    (message,) = decode(encode(Message(1, "q", b"", write_properties(found))))
     assert isinstance(message, Message)
-    assert properties.read(message.properties) == found
+    assert read_properties(message.properties) == found
 
 
 def test_frames_are_values() -> None:

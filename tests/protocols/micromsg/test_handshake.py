@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 
 from polywire.protocols.micromsg.errors import LocalProtocolError, RemoteProtocolError
-from polywire.protocols.micromsg.extensions import NamedExtension, batch_ack
 from polywire.protocols.micromsg.frames import CLIENT, SERVER, Command, Decoder, Error, Handshake, Message, encode
+from polywire.protocols.micromsg.text import NamedExtension, batch_ack
 from polywire.wire.frame import Frame
 from tests.protocols.micromsg import strategies
 

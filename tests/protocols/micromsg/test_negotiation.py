@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polywire.protocols.micromsg import extensions, negotiation
+from polywire.protocols.micromsg import negotiation
 from polywire.protocols.micromsg.errors import LocalProtocolError
-from polywire.protocols.micromsg.extensions import KNOWN, NamedExtension, batch_ack
 from polywire.protocols.micromsg.frames import Decoder, Error, Extension, Handshake, encode
 from polywire.protocols.micromsg.negotiation import Agreement, Terms
+from polywire.protocols.micromsg.text import KNOWN, NamedExtension, batch_ack, read_extensions, write_extensions
 from tests.protocols.micromsg import strategies
 
 
 def listed(text: str) -> tuple[NamedExtension, ...]:
-    return extensions.read(text.encode())
+    return read_extensions(text.encode())
 
 
 def text(found: tuple[NamedExtension, ...]) -> str:
-    return extensions.write(found).decode()
+    return write_extensions(found).decode()
 
 
 def replied(offer: Handshake, terms: Terms) -> Handshake:

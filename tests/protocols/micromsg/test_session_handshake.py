@@ -4,9 +4,8 @@ import pytest
 
 from polywire.hub.access import Identity
 from polywire.hub.peer import Limits, Login, Refusal
-from polywire.protocols.micromsg import extensions
-from polywire.protocols.micromsg.extensions import NamedExtension
 from polywire.protocols.micromsg.frames import Command, Error, Handshake, Message, encode
+from polywire.protocols.micromsg.text import NamedExtension, read_extensions
 from tests.protocols.micromsg.talk import Talker, handshake
 from tests.sessions import Site
 
@@ -57,7 +56,7 @@ def test_of_the_optional_ones_the_hub_names_those_it_knows(site: Site) -> None:
 
 def _listed(text: str) -> list[NamedExtension]:
 
-    return list(extensions.read(text.encode()))
+    return list(read_extensions(text.encode()))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polywire.protocols.micromsg.extensions import NamedExtension, batch_ack
 from polywire.protocols.micromsg.frames import Error, Extension, Message
+from polywire.protocols.micromsg.text import NamedExtension, batch_ack
 from tests.hub_process import HubProcess, running_hub
 from tests.interop.speakers import speak
 from tests.protocols.micromsg.wire import PING, PONG, client, command, extension, hello, message

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         RemoteProtocolError,
         ends_connection,
     )
-    from polywire.protocols.micromsg.extensions import NamedExtension
     from polywire.protocols.micromsg.filters import Clause, Filter, matches
     from polywire.protocols.micromsg.frames import (
         CLIENT,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from polywire.protocols.micromsg.peer.peer import Peer
     from polywire.protocols.micromsg.peer.subscribing import Subscription
     from polywire.protocols.micromsg.server import publish, serve
+    from polywire.protocols.micromsg.text import NamedExtension
     from polywire.protocols.micromsg.windows import ReceiveWindow, SendWindow
 else:
     __getattr__, __dir__ = exports(
@@ -44,7 +44,6 @@ else:
         {
             "client": "connect",
             "errors": "LocalProtocolError MalformedError RemoteProtocolError ends_connection",
-            "extensions": "NamedExtension",
             "filters": "Clause Filter matches",
             "frames": "CLIENT SERVER Command Decoder Error Extension Handshake Message encode renumbered",
             "negotiation": "Agreement Terms",
@@ -54,6 +53,7 @@ else:
             "peer.peer": "Peer",
             "peer.subscribing": "Subscription",
             "server": "publish serve",
+            "text": "NamedExtension",
             "windows": "ReceiveWindow SendWindow",
         },
     )
@@ -118,14 +118,10 @@ PROTOCOL = Protocol(
     decoder="frames:Decoder",
     decoder_options=lambda role, _capture: {"role": role},
     hot=(
-        "url_encoding",
-        "grammar",
-        "extensions",
-        "properties",
+        "text",
         "frames",
         "filters",
         "windows",
-        "json_payload",
         "bridge",
         "outgoing",
         "receivers",

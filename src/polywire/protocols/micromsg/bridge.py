@@ -14,12 +14,18 @@ from typing import Final, cast
 
 from polywire.hub.channels import to_stars
 from polywire.hub.message import Date, Headers, HeaderValue, Message
-from polywire.protocols.micromsg import properties
 from polywire.protocols.micromsg.errors import LocalProtocolError
 from polywire.protocols.micromsg.frames import Message as MessageFrame
 from polywire.protocols.micromsg.frames import encode
-from polywire.protocols.micromsg.json_payload import problem
-from polywire.protocols.micromsg.properties import EPOCH, Value
+from polywire.protocols.micromsg.text import (
+    EPOCH,
+    MAX_PROPERTIES,
+    Value,
+    as_key,
+    json_problem,
+    read_properties,
+    write_properties,
+)
 
 TOPIC: Final = "topic/"
 CONTENT_TYPE: Final = "content-type"
@@ -63,7 +69,7 @@ def is_json(message: Message, protocol: int) -> bool:
     key = protocol * FORMS + IS_JSON
     known = message.encoded.get(key)
     if known is None:
-        known = problem(message.body) is None
+        known = json_problem(message.body) is None
         message.encoded[key] = known
     return bool(known)
 
@@ -125,10 +131,10 @@ def properties_text(message: Message, form: int) -> str:
     text = ""
     for key, value in _properties(message, form).items():
         try:
-            one = properties.write({key: value})
+            one = write_properties({key: value})
         except LocalProtocolError:
             continue
-        if len(text) + len(one) <= properties.MAX_OCTETS:
+        if len(text) + len(one) <= MAX_PROPERTIES:
             text += one
     return text
 
@@ -141,7 +147,7 @@ def headers(text: str, named_type: str, attached: str) -> tuple[str, Headers]:
     content_type = ""
     found: list[tuple[str, HeaderValue]] = []
     if text:
-        for key, value in properties.read(text).items():
+        for key, value in read_properties(text).items():
             if key == CONTENT_TYPE and isinstance(value, str):
                 content_type = value
             elif key == DOTNET_TYPE and named_type:
@@ -162,7 +168,7 @@ def _properties(message: Message, form: int) -> dict[str, Value]:
     for name, value in message.headers:
         if name == VENDOR_FRAMES or (form & WITH_DOTNET and name == DOTNET_TYPE):
             continue
-        key = name if properties.is_key(name) else as_key(name)
+        key = as_key(name)
         if not key or key in found:
             continue
         if isinstance(value, Date):
@@ -176,8 +182,3 @@ def _properties(message: Message, form: int) -> dict[str, Value]:
     if content_type and not (form & WITH_JSON and content_type == JSON_TYPE):
         found[CONTENT_TYPE] = content_type
     return found
-
-
-def as_key(name: str) -> str:
-    """A header's name as a FIELD: in lower case, with a hyphen for whatever a FIELD can't hold."""
-    return "".join([one if properties.is_key(one) else "-" for one in name.lower()])

@@ -15,12 +15,12 @@ from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import ConnectFailed
 from polywire.client.opening import Opening
 from polywire.client.reconnect import OnDisconnect
-from polywire.protocols.micromsg.extensions import BATCH_ACK, KNOWN, PUB_SUB, X_AUTH, NamedExtension, batch_ack
 from polywire.protocols.micromsg.frames import CLIENT
 from polywire.protocols.micromsg.negotiation import Terms
 from polywire.protocols.micromsg.peer.handling import Handler
 from polywire.protocols.micromsg.peer.limits import DEFAULT_LIMITS, Limits
 from polywire.protocols.micromsg.peer.peer import Peer
+from polywire.protocols.micromsg.text import BATCH_ACK, KNOWN, PUB_SUB, X_AUTH, NamedExtension, batch_ack
 
 IDENTITY = "polywire"
 WINDOW = 256

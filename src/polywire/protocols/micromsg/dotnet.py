@@ -6,7 +6,7 @@ needs an empty type name before it where one with a type came earlier.
 
 from polywire.protocols.micromsg.errors import BAD_FRAME, LocalProtocolError
 from polywire.protocols.micromsg.frames import Error, Extension
-from polywire.protocols.micromsg.url_encoding import shown
+from polywire.protocols.micromsg.text import shown
 
 
 class TypeReader:

@@ -1,8 +1,8 @@
 """MicroMsg2's branch of the error tree, and the names its ERROR frames carry.
 
-A decoder that meets a violation raises ``RemoteProtocolError`` with the ERROR frame to send as its ``reply``. What a
-session finds (an unknown command, a bad ack, a filter that can't be read) comes as an ERROR frame in a return value,
-and ``ends_connection`` says whether the connection lives on after it.
+A violation of the protocol is a ``RemoteProtocolError`` with the ERROR frame to send as its ``reply``. What is refused
+without ending the connection (an unknown command, a filter that can't be read) is an ERROR frame in a return value;
+``ends_connection`` says which is which.
 """
 
 from types import MappingProxyType
@@ -19,7 +19,7 @@ class RemoteProtocolError(errors.RemoteProtocolError):
 
 
 class MalformedError(errors.ProtocolError):
-    """A text does not follow its grammar. ``at`` is the place in the text where it went wrong."""
+    """A text does not follow its grammar. ``at`` is the position in the text where it went wrong."""
 
     def __init__(self, reason: str, *, rule: str, at: int) -> None:
         super().__init__(reason, rule=rule)
@@ -59,5 +59,5 @@ ENDS_CONNECTION = MappingProxyType(
 
 
 def ends_connection(name: str) -> bool:
-    """Whether the connection ends after an error of this name; a name we do not know does (MICROMSG-169)."""
+    """Whether the connection ends after an error of this name. An unknown name ends it, too (MICROMSG-169)."""
     return ENDS_CONNECTION.get(name, True)

@@ -1,7 +1,8 @@
-"""Filters on the properties of messages: ``clause;clause``, all of which must hold.
+"""What a subscription is made of: a destination, a filter on properties, and the commands that carry them.
 
-A filter stands URL encoded in the command ``subscribe``; the grammar of commands has undone that before it comes
-here. The texts in it are URL encoded themselves, as they are in properties, so that they may hold a semicolon.
+A filter is ``clause;clause``, all of which must hold. It is URL encoded in the command ``subscribe``; the grammar of
+commands has undone that before it is read here. The texts in it are URL encoded themselves, as they are in properties,
+so that they may hold a semicolon.
 """
 
 from datetime import datetime
@@ -9,14 +10,30 @@ from typing import Any, ClassVar, Final, final
 
 from mypy_extensions import mypyc_attr
 
-from polywire.protocols.micromsg.errors import BAD_FILTER, LocalProtocolError, MalformedError
-from polywire.protocols.micromsg.frames import Error
-from polywire.protocols.micromsg.properties import Value, is_key, read_value, write_value
-from polywire.protocols.micromsg.url_encoding import shown
+from polywire.protocols.micromsg.errors import (
+    BAD_FILTER,
+    BAD_FRAME,
+    FORBIDDEN,
+    NO_SUCH_DESTINATION,
+    UNKNOWN_COMMAND,
+    LocalProtocolError,
+    MalformedError,
+)
+from polywire.protocols.micromsg.frames import Command, Error
+from polywire.protocols.micromsg.text import Value, is_key, read_value, shown, write_value
 from polywire.wire.frame import Frame
 
+TOPIC_PREFIX: Final = "topic/"
+SERVICE_LEVEL: Final = "$"
+
+SUBSCRIBE: Final = "subscribe"
+UNSUBSCRIBE: Final = "unsubscribe"
+PING: Final = Command("ping")
+PONG: Final = Command("pong")
+"""MICROMSG-132: the answer to ``PING``."""
+
 MAX_CLAUSES = 64
-"""How many clauses a filter may have unless told otherwise."""
+"""How many clauses a filter may have by default."""
 
 OPERATORS: Final = ("!=", "<=", ">=", "=", "<", ">", "~", "&")
 """MICROMSG-145, the longer ones first."""
@@ -41,7 +58,7 @@ class Clause(Frame):
         self.value: Final = value
 
     def holds(self, properties: dict[str, Value]) -> bool:
-        """Whether the properties meet the condition; a missing one or one of another type does not."""
+        """Whether the properties meet the condition; a property that is missing or of another type does not."""
         found = properties.get(self.key)
         value = self.value
         if isinstance(value, str):
@@ -54,7 +71,7 @@ class Clause(Frame):
 @final
 @mypyc_attr(acyclic=True)
 class Filter(Frame):
-    """Conditions that must all hold. One without clauses lets everything through."""
+    """Conditions that must all hold. A filter without clauses lets everything through."""
 
     __match_args__: ClassVar[tuple[str, ...]] = ("clauses",)
 
@@ -70,8 +87,8 @@ def matches(condition: Filter, properties: dict[str, Value]) -> bool:
     return True
 
 
-def read(text: str, *, max_clauses: int = MAX_CLAUSES) -> Filter | Error:
-    """The filter, or the ERROR ``bad-filter`` to answer with; the connection lives on after it."""
+def read_filter(text: str, *, max_clauses: int = MAX_CLAUSES) -> Filter | Error:
+    """The filter, or the ERROR ``bad-filter`` to answer with, after which the connection stays open."""
     clauses: list[Clause] = []
     pieces = text.removesuffix(";").split(";", max_clauses)
     if len(pieces) > max_clauses:
@@ -85,7 +102,7 @@ def read(text: str, *, max_clauses: int = MAX_CLAUSES) -> Filter | Error:
     return Filter(tuple(clauses))
 
 
-def write(condition: Filter) -> str:
+def write_filter(condition: Filter) -> str:
     """The text of a filter, for the argument ``filter`` of ``subscribe``. Raises ``LocalProtocolError``."""
     written: list[str] = []
     for clause in condition.clauses:
@@ -113,7 +130,7 @@ def _read_clause(text: str) -> Clause:
             if wrong is not None:
                 raise MalformedError(wrong, rule=RULE, at=at)
             return Clause(text[:at], operator, value)
-    raise MalformedError(f"the clause {shown(text)} has no operator behind its key", rule=RULE, at=at)
+    raise MalformedError(f"the clause {shown(text)} has no operator after its key", rule=RULE, at=at)
 
 
 def _operator_problem(operator: str, value: Value) -> str | None:
@@ -121,7 +138,7 @@ def _operator_problem(operator: str, value: Value) -> str | None:
     if operator in allowed:
         return None
     kind = "texts" if isinstance(value, str) else "numbers and dates"
-    return f"the operator {shown(operator)} is not for {kind}, those have {' '.join(allowed)}"
+    return f"the operator {shown(operator)} is not for {kind}, which have {' '.join(allowed)}"
 
 
 def _text_holds(found: str, operator: str, value: str) -> bool:
@@ -155,3 +172,75 @@ def _order_holds(found: Any, operator: str, value: Any) -> bool:
 
 def _refused(reason: str) -> Error:
     return Error(BAD_FILTER, (("reason", reason),))
+
+
+# Destinations: "topic/<path>" is a topic, anything else a queue.
+
+
+def topic_path(destination: str) -> str | None:
+    """MICROMSG-138: the path of the topic at a destination, None for a queue. In a subscription it may be a pattern."""
+    return destination.removeprefix(TOPIC_PREFIX) if destination.startswith(TOPIC_PREFIX) else None
+
+
+def is_usable(destination: str) -> bool:
+    """Whether something can be at a destination: its name is neither empty nor under ``$``."""
+    name = destination.removeprefix(TOPIC_PREFIX)
+    return name not in {"", SERVICE_LEVEL} and not name.startswith("$/")
+
+
+def covers(subscribed: str, destination: str) -> bool:
+    """Whether a subscription to one destination, perhaps a pattern, gets the messages to another (MICROMSG-136)."""
+    if subscribed == destination:
+        return True
+    if not (subscribed.startswith(TOPIC_PREFIX) and destination.startswith(TOPIC_PREFIX)):
+        return False
+    pattern, levels = subscribed.split("/"), destination.split("/")
+    if pattern[-1] == "**":
+        pattern.pop()
+        if len(levels) < len(pattern):
+            return False
+        levels = levels[: len(pattern)]
+    return len(pattern) == len(levels) and all(one in {"*", other} for one, other in zip(pattern, levels, strict=True))
+
+
+# Commands, and the ERROR frames after which the connection stays open.
+
+
+def subscribe(destination: str, condition: Filter) -> Command:
+    """The command that subscribes. Raises ``LocalProtocolError`` for a filter that can't be written."""
+    if not condition.clauses:
+        return Command(SUBSCRIBE, (("destination", destination),))
+    return Command(SUBSCRIBE, (("destination", destination), ("filter", write_filter(condition))))
+
+
+def unsubscribe(destination: str) -> Command:
+    """The command that ends a subscription."""
+    return Command(UNSUBSCRIBE, (("destination", destination),))
+
+
+def read_subscription(command: Command, *, pub_sub: bool, max_clauses: int = MAX_CLAUSES) -> tuple[str, Filter] | Error:
+    """The destination and filter of ``subscribe`` or ``unsubscribe``, or the ERROR to answer with.
+
+    ``pub_sub``: whether that extension was agreed on. The filter of ``unsubscribe`` is empty.
+    """
+    if not pub_sub or command.name not in {SUBSCRIBE, UNSUBSCRIBE}:
+        return Error(UNKNOWN_COMMAND, (("name", command.name),))  # MICROMSG-131
+    destination = command.value("destination")
+    if destination is None:
+        return Error(BAD_FRAME, (("reason", f"{command.name} has no destination"),))
+    if not is_usable(destination):
+        return no_such_destination(destination)
+    if command.name == UNSUBSCRIBE:
+        return destination, Filter()
+    condition = read_filter(command.value("filter") or "", max_clauses=max_clauses)
+    return condition if isinstance(condition, Error) else (destination, condition)
+
+
+def forbidden(destination: str) -> Error:
+    """The peer may not do this with the destination."""
+    return Error(FORBIDDEN, (("destination", destination),))
+
+
+def no_such_destination(destination: str) -> Error:
+    """There is nothing at the destination, or the peer is not subscribed to it."""
+    return Error(NO_SUCH_DESTINATION, (("destination", destination),))

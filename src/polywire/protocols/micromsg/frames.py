@@ -1,9 +1,9 @@
-"""MicroMsg2's frames and handshake messages: octets to frames and back.
+"""MicroMsg2's frames and handshake messages: bytes to frames and back.
 
-A connection begins with handshake messages (MICROMSG-101), two from the client and one from the server; behind the
-last one come frames, each beginning with one octet of flags. The decoder knows from its role how many handshake
-messages to expect, so octets behind the last one may lie in the same chunk. A message that came in CONTINUED frames
-is given as one. Any violation ends the connection; the error says which ERROR frame to answer with.
+A connection begins with handshake messages (MICROMSG-101), two from the client and one from the server; frames follow,
+each beginning with one byte of flags. The decoder knows from its role how many handshake messages to expect, so frames
+may follow the last one in the same chunk. A message that came in CONTINUED frames is returned as one. Any violation
+ends the connection; the error has the ERROR frame to answer with.
 """
 
 from typing import ClassVar, Final, final
@@ -11,7 +11,6 @@ from typing import ClassVar, Final, final
 from librt.strings import BytesWriter, read_i32_be, write_i16_be, write_i32_be
 from mypy_extensions import i16, i32, i64, mypyc_attr
 
-from polywire.protocols.micromsg import extensions, grammar, properties
 from polywire.protocols.micromsg.errors import (
     BAD_FRAME,
     BAD_HANDSHAKE,
@@ -22,11 +21,19 @@ from polywire.protocols.micromsg.errors import (
     MalformedError,
     RemoteProtocolError,
 )
-from polywire.protocols.micromsg.extensions import NamedExtension
-from polywire.protocols.micromsg.grammar import Pairs
-from polywire.protocols.micromsg.url_encoding import shown
+from polywire.protocols.micromsg.text import (
+    MAX_PROPERTIES,
+    NamedExtension,
+    Pairs,
+    properties_problem,
+    read_command,
+    read_extensions,
+    shown,
+    write_command,
+    write_extensions,
+)
 from polywire.wire.buffers import Assembler
-from polywire.wire.frame import Frame
+from polywire.wire.frame import Frame, Role
 
 COMMAND: Final = 1  # MICROMSG-37
 EXTENSION: Final = 2  # MICROMSG-38
@@ -80,7 +87,7 @@ class Command(Frame):
         self.arguments: Final = arguments
 
     def value(self, key: str) -> str | None:
-        """The value of an argument, None where there is none."""
+        """The value of an argument, None if there is no such argument."""
         return _value(self.arguments, key)
 
 
@@ -108,7 +115,7 @@ class Error(Frame):
         self.arguments: Final = arguments
 
     def value(self, key: str) -> str | None:
-        """The value of an argument, None where there is none."""
+        """The value of an argument, None if there is no such argument."""
         return _value(self.arguments, key)
 
 
@@ -136,6 +143,14 @@ class Handshake(Frame):
         self.flags: Final = flags
 
 
+def role_of(role: Role | str) -> Role:
+    """The role, which may be named by ``SERVER`` or ``CLIENT``. Raises ``LocalProtocolError`` for any other name."""
+    try:
+        return Role(role)
+    except ValueError as error:
+        raise LocalProtocolError(f"{role!r} is neither {SERVER!r} nor {CLIENT!r}", rule="MICROMSG-02") from error
+
+
 def _value(arguments: Pairs, key: str) -> str | None:
     for name, value in arguments:
         if name == key:
@@ -145,26 +160,24 @@ def _value(arguments: Pairs, key: str) -> str | None:
 
 @final
 class Decoder:
-    """Turns what one side hears into frames. ``role`` is the side that listens, ``SERVER`` or ``CLIENT``.
+    """Turns what one side receives into frames. ``role`` is that side.
 
-    ``established``: there is no handshake, frames come from the start. ``max_message``: octets of a message's payload,
-    all its frames together. ``max_control``: octets of the payload of any other frame. ``max_properties``: octets of
-    a message's properties. ``max_handshake``: octets of one handshake message.
+    ``established``: there is no handshake, frames come from the start. ``max_message``: bytes of a message's payload,
+    all its frames together. ``max_control``: bytes of the payload of any other frame. ``max_properties``: bytes of a
+    message's properties. ``max_handshake``: bytes of one handshake message.
     """
 
     def __init__(
         self,
-        role: str = SERVER,
+        role: Role | str = Role.SERVER,
         *,
         established: bool = False,
         max_message: int = MAX_MESSAGE,
         max_control: int = MAX_CONTROL,
-        max_properties: int = properties.MAX_OCTETS,
+        max_properties: int = MAX_PROPERTIES,
         max_handshake: int = MAX_HANDSHAKE,
     ) -> None:
-        if role not in {SERVER, CLIENT}:
-            raise LocalProtocolError(f"{role!r} is neither {SERVER!r} nor {CLIENT!r}", rule="MICROMSG-02")
-        self._server = role == SERVER
+        self._server = role_of(role) is Role.SERVER
         self._handshakes: i64 = 0
         if not established:
             self._handshakes = 2 if self._server else 1
@@ -172,7 +185,7 @@ class Decoder:
         self._max_control: i64 = max_control
         self._max_properties: i64 = max_properties
         self._max_handshake: i64 = max_handshake
-        self._octets = Assembler()
+        self._bytes = Assembler()
         self._want: i64 = 0
         self._failure: RemoteProtocolError | None = None
         # The message whose CONTINUED frames are being joined: its first frame, without payload, and the payload.
@@ -184,7 +197,7 @@ class Decoder:
         if self._failure is not None:
             raise _again(self._failure)
         frames: list[Frame] = []
-        chunk = self._octets.take(data)
+        chunk = self._bytes.take(data)
         if chunk is None:
             return frames
         end: i64 = len(chunk)
@@ -200,7 +213,7 @@ class Decoder:
                     break
                 pos = following
                 continue
-            # What is wanted is the least that lets another check be made: an error must not wait for more.
+            # Want the least that allows another check: an error must not wait for more.
             if pos + 4 > end:
                 self._want = 4
                 break
@@ -241,7 +254,7 @@ class Decoder:
                 ) from None
             attached = ""
             if text_length:
-                wrong = properties.problem(chunk, text, text_end)
+                wrong = properties_problem(chunk, text, text_end)
                 if wrong is not None:
                     raise self._bad_frame(frames, text + i64(wrong.at), wrong.rule, wrong.reason)
                 attached = chunk[text:text_end].decode("ascii")
@@ -252,12 +265,12 @@ class Decoder:
                 self._join(frames, pos, flags, Message(sequence, destination, payload, attached))
             pos = following
             self._want = 1
-        self._octets.keep(chunk, pos, self._want)
+        self._bytes.keep(chunk, pos, self._want)
         return frames
 
     def pending(self) -> int:
-        """How many octets are held: of an unfinished frame, and of a message whose last frame has not come."""
-        return self._octets.pending() + len(self._joined)
+        """How many bytes are held: of an unfinished frame, and of a message whose last frame has not arrived."""
+        return self._bytes.pending() + len(self._joined)
 
     def _join(self, frames: list[Frame], pos: i64, flags: i64, part: Message) -> None:
         """Add a frame to the CONTINUED message it belongs to, and give the message with its last frame."""
@@ -282,10 +295,10 @@ class Decoder:
             frames.append(Message(begun.sequence, begun.destination, payload, begun.properties))
 
     def _other(self, frames: list[Frame], chunk: bytes, pos: i64, end: i64) -> i64:
-        """What is not a message: read it and return where the next begins, -1 where it is not all there."""
+        """Read what is not a message, and return where the next frame begins, or -1 if it is not complete."""
         flags: i64 = chunk[pos]
         if self._handshakes:
-            # MICROMSG-159: nobody answers a version 1 with a version 4 or 12, so there these begin an ERROR.
+            # MICROMSG-159: no answer to version 1 has version 4 or 12, so there these begin an ERROR.
             offer = self._handshakes == 2
             if offer or flags & ~LARGE_PAYLOAD != ERROR:
                 return self._handshake(frames, chunk, pos, end)
@@ -304,7 +317,7 @@ class Decoder:
             self._want = body - pos
             return -1
         if kind == EXTENSION and chunk[pos + 1] == 0:
-            raise self._bad_frame(frames, pos + 1, "MICROMSG-167", "extension 0: they are numbered from 1")
+            raise self._bad_frame(frames, pos + 1, "MICROMSG-167", "extension 0: numbers begin with 1")
         length: i64 = chunk[head] if width == 1 else i64(read_i32_be(chunk, head)) & MAX_LENGTH
         if length > self._max_control:
             raise self._too_large(frames, head, "payload", "MICROMSG-152", length, self._max_control)
@@ -317,7 +330,7 @@ class Decoder:
             frames.append(Extension(int(chunk[pos + 1]), payload))
         else:
             try:
-                name, arguments = grammar.read(payload)
+                name, arguments = read_command(payload)
             except MalformedError as error:
                 raise self._bad_frame(frames, body + i64(error.at), error.rule, error.reason) from None
             frames.append(Command(name, arguments) if kind == COMMAND else Error(name, arguments))
@@ -325,13 +338,13 @@ class Decoder:
         return following
 
     def _handshake(self, frames: list[Frame], chunk: bytes, pos: i64, end: i64) -> i64:
-        """A handshake message: read it and return where the next octet stands, -1 where it is not all there."""
+        """Read a handshake message, and return where it ends, or -1 if it is not complete."""
         major: i64 = chunk[pos]
         if major != MAJOR:
             if self._server and self._handshakes == 1:
-                reason = f"a final handshake message was due, octet {major} begins none"
+                reason = f"expected a final handshake message, which does not begin with byte {major}"
                 raise self._failed(frames, pos, "MICROMSG-105", reason, BAD_HANDSHAKE)
-            reason = f"major version {major}, only {MAJOR} is spoken here"
+            reason = f"major version {major}, only {MAJOR} is supported"
             raise self._failed(frames, pos, "MICROMSG-108", reason, BAD_VERSION, (("version", f"{MAJOR}.{MINOR}"),))
         if pos + 4 > end:
             self._want = 4
@@ -359,9 +372,9 @@ class Decoder:
             raise self._failed(frames, at, "MICROMSG-26", "the identity is not ASCII", BAD_HANDSHAKE) from None
         try:
             at = required
-            needed = extensions.read(chunk[required : optional - 2])
+            needed = read_extensions(chunk[required : optional - 2])
             at = optional
-            wanted = extensions.read(chunk[optional:following])
+            wanted = read_extensions(chunk[optional:following])
         except MalformedError as error:
             raise self._failed(frames, at + i64(error.at), error.rule, error.reason, BAD_HANDSHAKE) from None
         frames.append(Handshake(identity, needed, wanted, MAJOR, int(chunk[pos + 1]), int(chunk[pos + 2])))
@@ -375,12 +388,12 @@ class Decoder:
             raise self._too_large(frames, at, "handshake message", "MICROMSG-154", following - pos, self._max_handshake)
 
     def _too_large(
-        self, frames: list[Frame], pos: i64, what: str, rule: str, octets: i64, limit: i64
+        self, frames: list[Frame], pos: i64, what: str, rule: str, size: i64, limit: i64
     ) -> RemoteProtocolError:
-        reason = f"{what} of {octets} octets, allowed are {limit}"
+        reason = f"{what} of {size} bytes, allowed are {limit}"
         error = self._failed(frames, pos, rule, reason, TOO_LARGE, (("limit", str(limit)),))
         if rule == "MICROMSG-151":
-            error.oversize = int(octets)
+            error.oversize = int(size)
         return error
 
     def _bad_frame(self, frames: list[Frame], pos: i64, rule: str, reason: str) -> RemoteProtocolError:
@@ -389,9 +402,9 @@ class Decoder:
     def _failed(
         self, frames: list[Frame], pos: i64, rule: str, reason: str, name: str, arguments: Pairs = ()
     ) -> RemoteProtocolError:
-        """The error to raise, which the decoder keeps; what it held is given up."""
+        """The error to raise. The decoder keeps it, and drops what it held."""
         reply = Error(name, (*arguments, ("reason", reason)))
-        position = int(self._octets.offset + pos)
+        position = int(self._bytes.offset + pos)
         error = RemoteProtocolError(reason, rule=rule, position=position, reply=reply, frames=frames)
         self._failure = _again(error)
         self._begun = None
@@ -405,7 +418,7 @@ def _again(error: RemoteProtocolError) -> RemoteProtocolError:
 
 
 def encode(frame: Frame) -> bytes:
-    """The octets of a frame; of a message with more than 1 MiB, all its frames. Raises ``LocalProtocolError``."""
+    """The bytes of a frame; of a message with more than 1 MiB, all its frames. Raises ``LocalProtocolError``."""
     if isinstance(frame, Message):
         return _message(frame)
     if isinstance(frame, Extension):
@@ -413,11 +426,11 @@ def encode(frame: Frame) -> bytes:
             raise LocalProtocolError(f"extension number {frame.number}, allowed are 1 to 255", rule="MICROMSG-61")
         return _control(EXTENSION, frame.number, frame.payload)
     if isinstance(frame, Command):
-        return _control(COMMAND, -1, grammar.write(frame.name, frame.arguments))
+        return _control(COMMAND, -1, write_command(frame.name, frame.arguments))
     if isinstance(frame, Error):
         if frame.name not in ENDS_CONNECTION:
             raise LocalProtocolError(f"{shown(frame.name)} is not an error's name", rule="MICROMSG-99")
-        return _control(ERROR, -1, grammar.write(frame.name, frame.arguments))
+        return _control(ERROR, -1, write_command(frame.name, frame.arguments))
     if isinstance(frame, Handshake):
         return _handshake(frame)
     raise LocalProtocolError(f"{type(frame).__name__} is not a frame of MicroMsg2", rule="MICROMSG-35")
@@ -426,7 +439,7 @@ def encode(frame: Frame) -> bytes:
 def renumbered(octets: bytes, sequence: int) -> bytes:
     """An encoded message with another sequence number in all its frames (MICROMSG-175).
 
-    Connections count for themselves, so a message for many of them is encoded once and numbered for each.
+    Each connection has its own numbers, so a message for many of them is encoded once and numbered for each.
     """
     if not 1 <= sequence <= MAX_SEQUENCE:
         raise LocalProtocolError(f"sequence number {sequence}, allowed are 1 to {MAX_SEQUENCE}", rule="MICROMSG-117")
@@ -459,7 +472,7 @@ def _message(message: Message) -> bytes:
         raise LocalProtocolError(reason, rule="MICROMSG-160") from error
     name_length: i64 = len(name)
     if name_length > 255:
-        raise LocalProtocolError(f"the destination has {name_length} octets, allowed are 255", rule="MICROMSG-48")
+        raise LocalProtocolError(f"the destination has {name_length} bytes, allowed are 255", rule="MICROMSG-48")
     text = b""
     if message.properties:
         text = _properties(message.properties)
@@ -497,22 +510,22 @@ def _message(message: Message) -> bytes:
 
 def _properties(text: str) -> bytes:
     try:
-        octets = text.encode("ascii")
+        data = text.encode("ascii")
     except UnicodeEncodeError as error:
         raise LocalProtocolError(f"the properties are not ASCII at {error.start}", rule="MICROMSG-161") from error
-    if len(octets) > properties.MAX_OCTETS:
-        reason = f"the properties have {len(octets)} octets, allowed are {properties.MAX_OCTETS}"
+    if len(data) > MAX_PROPERTIES:
+        reason = f"the properties have {len(data)} bytes, allowed are {MAX_PROPERTIES}"
         raise LocalProtocolError(reason, rule="MICROMSG-52")
-    wrong = properties.problem(octets, 0, len(octets))
+    wrong = properties_problem(data, 0, len(data))
     if wrong is not None:
         raise LocalProtocolError(wrong.reason, rule=wrong.rule) from wrong
-    return octets
+    return data
 
 
 def _control(kind: i64, number: i64, payload: bytes) -> bytes:
     length: i64 = len(payload)
     if length > MAX_LENGTH:
-        raise LocalProtocolError(f"the payload has {length} octets, allowed are {MAX_LENGTH}", rule="MICROMSG-40")
+        raise LocalProtocolError(f"the payload has {length} bytes, allowed are {MAX_LENGTH}", rule="MICROMSG-40")
     out = BytesWriter()
     out.append(kind | LARGE_PAYLOAD if length > 255 else kind)
     if number >= 0:
@@ -539,9 +552,9 @@ def _handshake(message: Handshake) -> bytes:
     out.append(len(identity))
     out.write(identity.encode("ascii"))
     for listed in (message.required, message.optional):
-        text = extensions.write(listed)
+        text = write_extensions(listed)
         if len(text) > 65535:
-            raise LocalProtocolError(f"a list of extensions has {len(text)} octets, not 65535", rule="MICROMSG-23")
+            raise LocalProtocolError(f"extensions of {len(text)} bytes, allowed are 65535", rule="MICROMSG-23")
         _write_short(out, len(text))
         out.write(text)
     return out.getvalue()

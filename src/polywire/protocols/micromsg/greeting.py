@@ -7,9 +7,9 @@ from typing import Final, final
 
 from polywire.protocols.micromsg import negotiation
 from polywire.protocols.micromsg.errors import BAD_HANDSHAKE
-from polywire.protocols.micromsg.extensions import DEFAULT_COUNT, LARGEST_COUNT, batch_ack
 from polywire.protocols.micromsg.frames import Error, Handshake
 from polywire.protocols.micromsg.negotiation import Agreement, Terms
+from polywire.protocols.micromsg.text import DEFAULT_COUNT, LARGEST_COUNT, batch_ack
 
 IDENTITY: Final = "polywire"
 

@@ -15,7 +15,8 @@ from polywire.protocols.micromsg.errors import (
     UNSUPPORTED_EXTENSION,
     LocalProtocolError,
 )
-from polywire.protocols.micromsg.extensions import (
+from polywire.protocols.micromsg.frames import MAJOR, MINOR, Error, Extension, Handshake
+from polywire.protocols.micromsg.text import (
     ACK,
     BATCH_ACK,
     DEFAULT_COUNT,
@@ -29,9 +30,8 @@ from polywire.protocols.micromsg.extensions import (
     X_NACK,
     NamedExtension,
     batch_ack,
+    is_field,
 )
-from polywire.protocols.micromsg.frames import MAJOR, MINOR, Error, Extension, Handshake
-from polywire.protocols.micromsg.grammar import is_field
 
 MAX_EXTENSIONS = 255
 """MICROMSG-166."""

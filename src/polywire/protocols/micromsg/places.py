@@ -8,8 +8,8 @@ from typing import Final
 
 from polywire.hub.channels import from_stars, name_problem
 from polywire.hub.hub import QUEUE_PREFIX
-from polywire.protocols.micromsg import destinations
 from polywire.protocols.micromsg.errors import NO_SUCH_DESTINATION
+from polywire.protocols.micromsg.filters import is_usable, topic_path
 from polywire.protocols.micromsg.frames import Error
 
 MAX_DESTINATION: Final = 255
@@ -26,7 +26,7 @@ def of_message(destination: str) -> str | Error:
 def of_subscription(destination: str) -> str | Error:
     """MICROMSG-136: the channel to subscribe to, or the pattern behind ``topic/``."""
     if len(destination.encode("utf-8", "replace")) > MAX_DESTINATION:
-        return _nowhere(destination[:MAX_DESTINATION], f"a destination has at most {MAX_DESTINATION} octets")
+        return _nowhere(destination[:MAX_DESTINATION], f"a destination has at most {MAX_DESTINATION} bytes")
     channel = _channel(destination)
     if isinstance(channel, Error) or channel.startswith(QUEUE_PREFIX):
         return channel
@@ -36,15 +36,14 @@ def of_subscription(destination: str) -> str | Error:
 
 
 def _channel(destination: str) -> str | Error:
-    place = destinations.read(destination)
-    if place is None:
+    if not is_usable(destination):
         return _nowhere(destination, "")
-    if isinstance(place, destinations.Topic):
-        channel = place.path
+    channel = topic_path(destination)
+    if channel is not None:
         if channel.startswith(QUEUE_PREFIX):
             return _nowhere(destination, "this is a queue's name, write it without topic/")
     else:
-        channel = QUEUE_PREFIX + place.name.removeprefix(QUEUE_PREFIX)
+        channel = QUEUE_PREFIX + destination.removeprefix(QUEUE_PREFIX)
         if channel == QUEUE_PREFIX:
             return _nowhere(destination, "the queue has no name")
     problem = name_problem(channel)

@@ -18,7 +18,7 @@ from polywire.protocols.micromsg.peer.audience import Subscribed
 from polywire.protocols.micromsg.peer.handling import Handler
 from polywire.protocols.micromsg.peer.limits import DEFAULT_LIMITS, Limits
 from polywire.protocols.micromsg.peer.peer import NO_PROPERTIES, Login, Peer
-from polywire.protocols.micromsg.properties import Value
+from polywire.protocols.micromsg.text import Value
 
 
 def serve(

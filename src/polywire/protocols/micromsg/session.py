@@ -24,7 +24,7 @@ from polywire.hub.hub import (
 )
 from polywire.hub.message import Headers, Message
 from polywire.hub.peer import Limits, Login, Peer, Refusal
-from polywire.protocols.micromsg import commands, errors, places
+from polywire.protocols.micromsg import errors, filters, places
 from polywire.protocols.micromsg.bridge import (
     FORMS,
     IS_JSON,
@@ -36,21 +36,20 @@ from polywire.protocols.micromsg.bridge import (
 )
 from polywire.protocols.micromsg.dotnet import TypeReader
 from polywire.protocols.micromsg.errors import RemoteProtocolError, ends_connection
-from polywire.protocols.micromsg.extensions import DOTNET, X_NACK
+from polywire.protocols.micromsg.filters import UNSUBSCRIBE, read_subscription
 from polywire.protocols.micromsg.frames import Command, Decoder, Error, Extension, Handshake, encode
 from polywire.protocols.micromsg.frames import Message as Send
 from polywire.protocols.micromsg.greeting import Greeting
-from polywire.protocols.micromsg.json_payload import check
 from polywire.protocols.micromsg.negotiation import Agreement
 from polywire.protocols.micromsg.outgoing import Outgoing
-from polywire.protocols.micromsg.properties import MAX_OCTETS
 from polywire.protocols.micromsg.state import Event, State, after
 from polywire.protocols.micromsg.subscribing import Receivers
+from polywire.protocols.micromsg.text import DOTNET, MAX_PROPERTIES, X_NACK, json_problem
 from polywire.protocols.micromsg.windows import ReceiveWindow, ack, read_ack, read_nack
 from polywire.wire.frame import Frame
 
 PROTOCOL: Final = "micromsg"
-PONG: Final = encode(commands.ANSWER_TO_PING)
+PONG: Final = encode(filters.PONG)
 NOT_AGREED: Final = -1
 """In place of an extension's number: no EXTENSION frame has this one."""
 FAULTS: Final = {
@@ -73,7 +72,7 @@ class MicromsgSession:
         self._decoder: Final = Decoder(
             max_message=limits.message_size,
             max_control=limits.header_size,
-            max_properties=min(limits.header_size, MAX_OCTETS),
+            max_properties=min(limits.header_size, MAX_PROPERTIES),
             max_handshake=limits.message_size_before_auth,
         )
         self._state = State.CONNECTED
@@ -266,9 +265,9 @@ class MicromsgSession:
             self._end(wrong, "MICROMSG-125" if wrong.name == errors.WINDOW_EXCEEDED else "MICROMSG-124")
             return
         if self._json:
-            wrong = check(frame.payload)
-            if wrong is not None:
-                self._end(wrong, "MICROMSG-150")
+            reason = json_problem(frame.payload)
+            if reason is not None:
+                self._end(Error(errors.BAD_FRAME, (("reason", reason),)), "MICROMSG-150")
                 return
         if self._ack_number != NOT_AGREED:
             self._last = frame.sequence
@@ -357,18 +356,20 @@ class MicromsgSession:
 
     def _command(self, frame: Command) -> None:
         pub_sub = self._agreement is not None and self._agreement.pub_sub
-        request = commands.read(frame, pub_sub=pub_sub)
-        if isinstance(request, commands.Ping):
+        if frame.name == "ping":
             self._client.outbox.put(PONG)
-        elif isinstance(request, Error):
+            return
+        if frame.name == "pong":
+            return
+        request = read_subscription(frame, pub_sub=pub_sub)
+        if isinstance(request, Error):
             self._answer(request)
-        elif isinstance(request, commands.Subscribe):
-            if self._draining:
-                self._shut_down()
-                return
-            self._answer(self._receivers.subscribe(request.destination, request.condition, frame.value("filter")))
-        elif isinstance(request, commands.Unsubscribe):
-            self._answer(self._receivers.unsubscribe(request.destination))
+        elif frame.name == UNSUBSCRIBE:
+            self._answer(self._receivers.unsubscribe(request[0]))
+        elif self._draining:
+            self._shut_down()
+        else:
+            self._answer(self._receivers.subscribe(request[0], request[1], frame.value("filter")))
 
     # Answers.
 

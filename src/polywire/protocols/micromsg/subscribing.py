@@ -14,9 +14,9 @@ from polywire.hub.hub import (
     Hub,
     is_queue,
 )
-from polywire.protocols.micromsg import commands, places
+from polywire.protocols.micromsg import places
 from polywire.protocols.micromsg.errors import BAD_FILTER, FORBIDDEN
-from polywire.protocols.micromsg.filters import Filter
+from polywire.protocols.micromsg.filters import Filter, forbidden, no_such_destination
 from polywire.protocols.micromsg.frames import Error
 from polywire.protocols.micromsg.outgoing import Outgoing
 from polywire.protocols.micromsg.receivers import MicromsgConsumer, MicromsgSubscription, Seen
@@ -50,7 +50,7 @@ class Receivers:
         client = self._client
         if not client.grants.may_subscribe(channel, dollar=False):
             self._hub.refuse(client, SUBSCRIBE, channel, NOT_ALLOWED)
-            return commands.forbidden(destination)
+            return forbidden(destination)
         known = channel in client.subscriptions or channel in self._consumers
         if not known and len(client.subscriptions) + len(self._consumers) >= self._limit:
             self._hub.refuse(client, SUBSCRIBE, channel, LIMIT)
@@ -93,7 +93,7 @@ class Receivers:
         if consumer is None and self._hub.unsubscribe(self._client, channel):
             self._count_filter(channel, 0)
             return None
-        return commands.no_such_destination(destination)
+        return no_such_destination(destination)
 
     def resume(self) -> None:
         """The connection has room again, perhaps: let the queues hand out, in turn."""

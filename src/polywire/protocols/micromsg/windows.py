@@ -10,8 +10,8 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from polywire.protocols.micromsg.errors import BAD_ACK, BAD_FRAME, WINDOW_EXCEEDED, LocalProtocolError
-from polywire.protocols.micromsg.extensions import LARGEST_COUNT
 from polywire.protocols.micromsg.frames import Error, Extension
+from polywire.protocols.micromsg.text import LARGEST_COUNT
 
 LAST: Final = 65535  # MICROMSG-118: followed by 1
 LONGEST_DELAY: Final = 0xFFFF_FFFF

@@ -9,8 +9,8 @@ from collections import deque
 
 from polywire.client.errors import Closed, ConnectionLost, Timeout
 from polywire.client.inbox import Intake
-from polywire.protocols.micromsg import commands
 from polywire.protocols.micromsg.errors import UNKNOWN_COMMAND
+from polywire.protocols.micromsg.filters import PING
 from polywire.protocols.micromsg.frames import Command
 from polywire.protocols.micromsg.peer.failures import Failure
 from polywire.protocols.micromsg.peer.outflow import Outflow
@@ -58,7 +58,7 @@ class Asking:
         asked = _Asked(asyncio.get_running_loop().create_future())
         if command is not None:
             self._outflow.send(command)
-        self._outflow.send(commands.write(commands.Ping()))
+        self._outflow.send(PING)
         self._asked.append(asked)
         return asked.answer
 
@@ -66,7 +66,7 @@ class Asking:
         """An ERROR after which the connection lives on. False where no command can be meant."""
         if not self._asked:
             return False
-        if failure.name == UNKNOWN_COMMAND and failure.arguments.get("name") == commands.PING:
+        if failure.name == UNKNOWN_COMMAND and failure.arguments.get("name") == PING.name:
             self.answered()  # that is an answer, too
         else:
             self._asked[0].failure = failure

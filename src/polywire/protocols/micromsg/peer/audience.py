@@ -3,14 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from polywire.protocols.micromsg import commands
-from polywire.protocols.micromsg.commands import Subscribe, Unsubscribe
-from polywire.protocols.micromsg.destinations import covers
 from polywire.protocols.micromsg.errors import FORBIDDEN
-from polywire.protocols.micromsg.filters import Filter, matches
+from polywire.protocols.micromsg.filters import Filter, covers, matches, no_such_destination
 from polywire.protocols.micromsg.frames import Error
 from polywire.protocols.micromsg.peer.failures import Failure
-from polywire.protocols.micromsg.properties import Value
+from polywire.protocols.micromsg.text import Value
 
 if TYPE_CHECKING:
     from polywire.protocols.micromsg.peer.peer import Peer
@@ -28,13 +25,11 @@ class Audience:
         self._told = told
         self._limit = limit
 
-    def take(self, request: Subscribe | Unsubscribe) -> Error | None:
-        """Note a command, or the ERROR to answer with."""
-        destination = request.destination
-        condition = request.condition if isinstance(request, Subscribe) else None
+    def take(self, destination: str, condition: Filter | None) -> Error | None:
+        """Subscribe, or without a filter unsubscribe; or the ERROR to answer with."""
         known = destination in self.subscriptions
         if condition is None and not known:
-            return commands.no_such_destination(destination)  # MICROMSG-134
+            return no_such_destination(destination)  # MICROMSG-134
         if not known and len(self.subscriptions) >= self._limit:
             return Failure(FORBIDDEN, limit=str(self._limit)).frame(destination=destination)
         try:

@@ -10,9 +10,9 @@ from polywire.client.errors import ConnectionLost, Refused
 from polywire.client.inbox import Intake
 from polywire.client.link import Link
 from polywire.client.peer import LivePeer
-from polywire.protocols.micromsg import commands, errors, frames
+from polywire.protocols.micromsg import errors, frames
 from polywire.protocols.micromsg.errors import RemoteProtocolError, ends_connection
-from polywire.protocols.micromsg.extensions import ACK, BATCH_ACK, DOTNET
+from polywire.protocols.micromsg.filters import PING, PONG, SUBSCRIBE, read_subscription
 from polywire.protocols.micromsg.frames import Command, Decoder, Error, Extension, Handshake, Message
 from polywire.protocols.micromsg.negotiation import Agreement, Terms
 from polywire.protocols.micromsg.peer.asking import Asking
@@ -25,6 +25,7 @@ from polywire.protocols.micromsg.peer.limits import Limits
 from polywire.protocols.micromsg.peer.outflow import Outflow
 from polywire.protocols.micromsg.peer.subscribing import Subscribing
 from polywire.protocols.micromsg.state import State
+from polywire.protocols.micromsg.text import ACK, BATCH_ACK, DOTNET
 from polywire.protocols.micromsg.windows import read_ack
 from polywire.wire.frame import Frame
 
@@ -164,16 +165,18 @@ class Conversation(LivePeer):
             self._end(wrong)
 
     def _command(self, frame: Command) -> None:
-        request = commands.read(frame, pub_sub=self.agreement is not None and self.agreement.pub_sub)
         answer: Frame | None = None
-        if isinstance(request, commands.Ping):
-            answer = commands.ANSWER_TO_PING
-        elif isinstance(request, commands.Pong):
+        if frame.name == PING.name:
+            answer = PONG
+        elif frame.name == PONG.name:
             self._asking.answered()
-        elif isinstance(request, Error):
-            answer = request
         else:
-            answer = self._audience.take(request)
+            request = read_subscription(frame, pub_sub=self.agreement is not None and self.agreement.pub_sub)
+            if isinstance(request, Error):
+                answer = request
+            else:
+                destination, condition = request
+                answer = self._audience.take(destination, condition if frame.name == SUBSCRIBE else None)
         if isinstance(answer, Error) and ends_connection(answer.name):
             self._end(answer)
         elif answer is not None:

@@ -10,14 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from polywire.protocols.micromsg import properties
 from polywire.protocols.micromsg.dotnet import TypeReader
-from polywire.protocols.micromsg.errors import LocalProtocolError
-from polywire.protocols.micromsg.extensions import X_NACK
+from polywire.protocols.micromsg.errors import BAD_FRAME, LocalProtocolError
 from polywire.protocols.micromsg.frames import Error, Message
-from polywire.protocols.micromsg.json_payload import check
 from polywire.protocols.micromsg.negotiation import Agreement
-from polywire.protocols.micromsg.properties import Value
+from polywire.protocols.micromsg.text import X_NACK, Value, json_problem, read_properties
 from polywire.protocols.micromsg.windows import ReceiveWindow, ack, nack
 from polywire.wire.frame import Frame
 
@@ -51,7 +48,7 @@ class Received:
     @property
     def properties(self) -> dict[str, Value]:
         """The properties by key: numbers, texts and dates."""
-        return properties.read(self.properties_text) if self.properties_text else {}
+        return read_properties(self.properties_text) if self.properties_text else {}
 
     def ack(self) -> None:
         """Be done with it. Only the first time counts."""
@@ -106,7 +103,8 @@ class Inflow:
         """The message for the program, or the ERROR that ends the connection."""
         wrong = self._window.received(frame.sequence)
         if wrong is None and self._json:
-            wrong = check(frame.payload)
+            reason = json_problem(frame.payload)
+            wrong = None if reason is None else Error(BAD_FRAME, (("reason", reason),))
         if wrong is not None:
             return wrong
         attached: tuple[tuple[str, bytes], ...] = ()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from polywire.protocols.micromsg import frames
-from polywire.protocols.micromsg import properties as property_texts
+from polywire.protocols.micromsg.text import MAX_PROPERTIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,7 @@ class Limits:
 
     max_message: int = frames.MAX_MESSAGE
     max_control: int = frames.MAX_CONTROL
-    max_properties: int = property_texts.MAX_OCTETS
+    max_properties: int = MAX_PROPERTIES
     max_handshake: int = frames.MAX_HANDSHAKE
     subscriptions: int = 1024
 

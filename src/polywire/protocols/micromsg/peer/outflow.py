@@ -9,11 +9,10 @@ from polywire.client.errors import Closed, ConnectionLost
 from polywire.client.link import Link
 from polywire.protocols.micromsg.dotnet import TypeWriter
 from polywire.protocols.micromsg.errors import LocalProtocolError
-from polywire.protocols.micromsg.extensions import DOTNET
 from polywire.protocols.micromsg.frames import Error, Extension, Message, encode
-from polywire.protocols.micromsg.json_payload import problem
 from polywire.protocols.micromsg.negotiation import Agreement
 from polywire.protocols.micromsg.peer.failures import Failure
+from polywire.protocols.micromsg.text import DOTNET, json_problem
 from polywire.protocols.micromsg.windows import SendWindow
 from polywire.wire.frame import Frame
 
@@ -102,7 +101,7 @@ class Outflow:
         extensions: Iterable[tuple[str, bytes]] = (),
     ) -> None:
         """Send a message. Raises ``LocalProtocolError``, and sends nothing, for what can't be sent here."""
-        wrong = problem(payload) if self._json else None
+        wrong = json_problem(payload) if self._json else None
         if wrong is not None:
             raise LocalProtocolError(wrong, rule="MICROMSG-150")
         if type_name and self._types is None:

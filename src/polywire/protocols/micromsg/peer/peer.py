@@ -9,7 +9,6 @@ from functools import partial
 
 from polywire.client.inbox import LIMIT
 from polywire.client.message import Body, octets
-from polywire.protocols.micromsg import properties as property_texts
 from polywire.protocols.micromsg.filters import Filter
 from polywire.protocols.micromsg.negotiation import Terms
 from polywire.protocols.micromsg.peer.audience import Audience, Subscribed
@@ -18,7 +17,7 @@ from polywire.protocols.micromsg.peer.handling import Handler, Handling
 from polywire.protocols.micromsg.peer.limits import DEFAULT_LIMITS, Limits
 from polywire.protocols.micromsg.peer.outflow import Done
 from polywire.protocols.micromsg.peer.subscribing import Subscription
-from polywire.protocols.micromsg.properties import Value
+from polywire.protocols.micromsg.text import Value, write_properties
 
 NO_PROPERTIES: Mapping[str, Value] = {}
 NO_FILTER = Filter()
@@ -82,7 +81,7 @@ class Peer(Conversation):
         extensions: Sequence[tuple[str, bytes]] = (),
     ) -> "asyncio.Future[None]":
         """Send a message as soon as the window allows, and return then; the future is done as ``send`` would be."""
-        text = property_texts.write(dict(properties)) if properties else ""
+        text = write_properties(dict(properties)) if properties else ""
         data = octets(payload, "payload")
         await self.outflow.turn()
         acknowledged: asyncio.Future[None] = self._loop.create_future()

@@ -9,10 +9,8 @@ from typing import Self
 
 from polywire.client.errors import ConnectionLost
 from polywire.client.inbox import Inbox, Intake
-from polywire.protocols.micromsg.commands import Subscribe, Unsubscribe, write
-from polywire.protocols.micromsg.destinations import TOPIC_PREFIX, covers
 from polywire.protocols.micromsg.errors import LocalProtocolError
-from polywire.protocols.micromsg.filters import Filter, matches
+from polywire.protocols.micromsg.filters import TOPIC_PREFIX, Filter, covers, matches, subscribe, unsubscribe
 from polywire.protocols.micromsg.peer.asking import Asking
 from polywire.protocols.micromsg.peer.failures import Failure
 from polywire.protocols.micromsg.peer.inflow import Received
@@ -72,13 +70,13 @@ class Subscribing:
         self._known.setdefault(destination, []).append(subscription)
         self._left.discard(destination)
         try:
-            await self._asking.ask(write(Subscribe(destination, condition)), seconds)
+            await self._asking.ask(subscribe(destination, condition), seconds)
         except Failure:
             self._forget(subscription)
             raise
         except BaseException:
             if self._forget(subscription):
-                self._asking.tell(write(Unsubscribe(destination)))  # it may have been accepted
+                self._asking.tell(unsubscribe(destination))  # it may have been accepted
             raise
         return subscription
 
@@ -87,12 +85,12 @@ class Subscribing:
         last = self._forget(subscription)
         subscription.inbox.close()
         if last:
-            await self._asking.ask(write(Unsubscribe(subscription.destination)), None)
+            await self._asking.ask(unsubscribe(subscription.destination), None)
 
     def ended(self, subscription: Subscription) -> None:
         """Nobody reads it any more."""
         if self._forget(subscription):
-            self._asking.tell(write(Unsubscribe(subscription.destination)))
+            self._asking.tell(unsubscribe(subscription.destination))
 
     def take(self, message: Received) -> bool:
         """Give a message to those it is for. False where it is for none."""
