@@ -24,21 +24,21 @@ from polywire.protocols.mqtt import (
     encode,
     matches,
 )
-from polywire.protocols.mqtt.frames import Role
+from polywire.protocols.mqtt.frames import Reader
 from polywire.protocols.mqtt.topics import filter_problem, name_problem, plain_name
 from polywire.wire.frame import Frame, Run
 
 LIMIT = 600
 BEFORE = 200
 FILTERS = 8
-ROLES: tuple[Role, ...] = ("server", "client", "both")
+ROLES: tuple[Reader, ...] = ("server", "client", "both")
 
 
-def decoder(role: Role) -> Decoder:
+def decoder(role: Reader) -> Decoder:
     return Decoder(max_packet=LIMIT, max_packet_before_connect=BEFORE, max_filters=FILTERS, role=role)
 
 
-def scanned(role: Role, chunks: list[bytes]) -> Outcome:
+def scanned(role: Reader, chunks: list[bytes]) -> Outcome:
     """What the scanner makes of the stream, with its runs taken apart again."""
     routes: dict[bytes, object] = {}
     scanning = decoder(role)

@@ -12,9 +12,9 @@ from polywire.journal.kinds import ACK, CONNECT, KINDS, NO_PROTOCOL, PUBLISH
 from polywire.journal.schema import SCHEMA
 from polywire.protocols.fmqp.frames import Publication, encode
 from polywire.protocols.fmqp.frames import locate as locate_fmqp
-from polywire.protocols.mqtt.packets import Publish
-from polywire.protocols.mqtt.publications import locate as locate_mqtt
-from polywire.protocols.mqtt.writing import encode as encode_mqtt
+from polywire.protocols.mqtt.frames import Publish
+from polywire.protocols.mqtt.frames import encode as encode_mqtt
+from polywire.protocols.mqtt.frames import locate as locate_mqtt
 from polywire.registry import by_name, names
 
 UMQ, FMQP = by_name("umq").code, by_name("fmqp").code

@@ -19,7 +19,7 @@ from polywire.hub.queues import Delivery
 from polywire.journal.kinds import BINARY_FLAG, NO_PROTOCOL, PATTERN_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG
 from polywire.journal.reader import open_journal
 from polywire.protocols.fmqp.frames import forwarded
-from polywire.protocols.mqtt.packets import Publish, Pubrel
+from polywire.protocols.mqtt.frames import Publish, Pubrel
 from polywire.protocols.mqtt.stored import Snapshot, sessions_of
 from polywire.registry import by_name, names
 from polywire.server.parts import PREFIX, note, restore_query, undelivered

@@ -23,7 +23,7 @@ from polywire.protocols.mqtt import (
     unsuback,
 )
 from polywire.protocols.mqtt.client import Client
-from polywire.protocols.mqtt.packets import FAILURE, Pubcomp, Pubrec
+from polywire.protocols.mqtt.frames import FAILURE, Pubcomp, Pubrec
 from polywire.wire.frame import Frame
 
 QUICK = Backoff(first=0.01, most=0.05)

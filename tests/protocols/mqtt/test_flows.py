@@ -27,7 +27,7 @@ from polywire.protocols.mqtt import (
     unsuback,
 )
 from polywire.protocols.mqtt.flows import RECEIVER, SENDER, Acknowledgement, footprint
-from polywire.protocols.mqtt.packets import NAMES, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK
+from polywire.protocols.mqtt.frames import NAMES, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK
 from polywire.wire.frame import Frame
 
 

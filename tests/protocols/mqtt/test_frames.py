@@ -24,7 +24,7 @@ from polywire.protocols.mqtt import (
     Will,
     encode,
 )
-from polywire.protocols.mqtt.frames import MAX_PACKET, MAX_PACKET_BEFORE_CONNECT, Role
+from polywire.protocols.mqtt.frames import MAX_PACKET, MAX_PACKET_BEFORE_CONNECT, Reader
 from tests.protocols.mqtt.wire import connect, connected, decoded, octets, packet, violation
 
 PLACES = [
@@ -67,8 +67,8 @@ def test_each_type_is_read_and_written_with_its_number(data: str, kind: str) -> 
 
 @pytest.mark.rule("MQTT-009")
 @pytest.mark.parametrize("first", [*range(16), *range(0xF0, 0x100)])
-@pytest.mark.parametrize("role", get_args(Role))
-def test_types_0_and_15_are_refused_at_their_first_octet(first: int, role: Role) -> None:
+@pytest.mark.parametrize("role", get_args(Reader))
+def test_types_0_and_15_are_refused_at_their_first_octet(first: int, role: Reader) -> None:
     error = violation(bytes((first,)), role)
     assert (error.rule, error.position, error.reply) == ("MQTT-009", 0, None)
 
@@ -140,7 +140,7 @@ def test_remaining_lengths_are_read_as_the_table_has_them(length: int, text: str
     decoder = Decoder(role="both", max_packet=length + len(written))
     error = violation(b"\x30" + written, decoder=decoder)
     assert (error.rule, error.position) == ("MQTT-179", 1)
-    assert f"{1 + len(written) + length} octets" in error.reason
+    assert f"{1 + len(written) + length} bytes" in error.reason
     if length:
         assert Decoder(role="both", max_packet=1 + length + len(written)).feed(b"\x30" + written) == []
 
@@ -156,8 +156,8 @@ def test_remaining_lengths_are_written_as_the_table_has_them(length: int, text: 
 
 
 @pytest.mark.rule("MQTT-015")
-@pytest.mark.parametrize("role", get_args(Role))
-def test_a_fifth_octet_of_length_is_refused_when_it_is_announced(role: Role) -> None:
+@pytest.mark.parametrize("role", get_args(Reader))
+def test_a_fifth_octet_of_length_is_refused_when_it_is_announced(role: Reader) -> None:
     first = b"\x20" if role == "client" else b"\x10"
     decoder = Decoder(role=role)
     assert decoder.feed(first + b"\xff\xff\xff") == []
@@ -255,7 +255,7 @@ def test_a_packet_over_the_limit_is_refused_by_its_length() -> None:
     decoder = Decoder(role="both", max_packet=99)
     error = violation(data[:2], decoder=decoder)
     assert (error.rule, error.position, error.reply) == ("MQTT-179", 1, None)
-    assert error.reason == "PUBLISH: the packet has 100 octets, more than the 99 allowed"
+    assert error.reason == "PUBLISH: the packet has 100 bytes, more than the 99 allowed"
     assert decoder.pending() == 0
 
 

@@ -17,7 +17,7 @@ from polywire.protocols.mqtt import (
     Will,
     encode,
 )
-from polywire.protocols.mqtt.state import CLIENT_SENDS, OUT_OF_ORDER, SERVER_SENDS, TABLES, Sender, State, out_of_order
+from polywire.protocols.mqtt.frames import CLIENT_SENDS, OUT_OF_ORDER, SERVER_SENDS, TABLES, Side, State, out_of_order
 from polywire.wire.frame import Frame
 from tests.protocols.mqtt.wire import connected, decoded, violation
 
@@ -73,7 +73,7 @@ def test_nothing_comes_after_a_connack_that_refuses(code: int) -> None:
     assert (error.rule, error.frames) == ("MQTT-084", [Connack(False, code)])
 
 
-SENT: list[tuple[Sender, list[Frame], Frame, str]] = [
+SENT: list[tuple[Side, list[Frame], Frame, str]] = [
     ("client", [], Pingreq(), "MQTT-027"),
     ("client", [Connect("me")], Connect("me"), "MQTT-028"),
     ("client", [Connect("me"), Disconnect()], Pingreq(), "MQTT-136"),
@@ -89,7 +89,7 @@ SENT: list[tuple[Sender, list[Frame], Frame, str]] = [
 @pytest.mark.rule("MQTT-010", "MQTT-011", "MQTT-027", "MQTT-028", "MQTT-077", "MQTT-084", "MQTT-136", "MQTT-187")
 @pytest.mark.parametrize(("sender", "before", "frame", "rule"), SENT)
 def test_a_side_that_asks_first_does_not_send_out_of_order(
-    sender: Sender, before: list[Frame], frame: Frame, rule: str
+    sender: Side, before: list[Frame], frame: Frame, rule: str
 ) -> None:
     order = Order(sender)
     for earlier in before:

@@ -3,7 +3,7 @@
 import pytest
 
 from polywire.protocols.mqtt import Connect, Decoder, RemoteProtocolError, encode
-from polywire.protocols.mqtt.frames import Role
+from polywire.protocols.mqtt.frames import Reader
 from polywire.wire.frame import Frame
 
 
@@ -24,19 +24,19 @@ def connect(flags: int, payload: bytes = b"\0\2me", *, name: bytes = b"\0\4MQTT"
     return packet(0x10, name + bytes((level, flags, 0, 60)) + payload)
 
 
-def decoded(data: bytes, role: Role = "both") -> list[Frame]:
+def decoded(data: bytes, role: Reader = "both") -> list[Frame]:
     """All packets of a stream."""
     return Decoder(role=role).feed(data)
 
 
-def connected(role: Role = "server", **limits: int) -> Decoder:
+def connected(role: Reader = "server", **limits: int) -> Decoder:
     """A decoder that has seen its first packet."""
     decoder = Decoder(role=role, **limits)
     decoder.feed(encode(Connect("me")) if role == "server" else b"\x20\x02\0\0")
     return decoder
 
 
-def violation(data: bytes, role: Role = "both", decoder: Decoder | None = None) -> RemoteProtocolError:
+def violation(data: bytes, role: Reader = "both", decoder: Decoder | None = None) -> RemoteProtocolError:
     """The error that feeding these octets raises."""
     with pytest.raises(RemoteProtocolError) as caught:
         (decoder or Decoder(role=role)).feed(data)

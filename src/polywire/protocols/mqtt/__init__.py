@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from polywire.protocols.mqtt.client import Client, connect
     from polywire.protocols.mqtt.errors import LocalProtocolError, RemoteProtocolError
     from polywire.protocols.mqtt.flows import PacketIds, Receipt, Receiver, Sender, suback, unsuback
-    from polywire.protocols.mqtt.frames import Decoder, encode
-    from polywire.protocols.mqtt.listening import Consuming, Delivery, Listening
-    from polywire.protocols.mqtt.packets import (
+    from polywire.protocols.mqtt.frames import (
         Connack,
         Connect,
+        Decoder,
         Disconnect,
         Pingreq,
         Pingresp,
@@ -30,7 +29,9 @@ if TYPE_CHECKING:
         Unsuback,
         Unsubscribe,
         Will,
+        encode,
     )
+    from polywire.protocols.mqtt.listening import Consuming, Delivery, Listening
     from polywire.protocols.mqtt.state import Order
     from polywire.protocols.mqtt.topics import matches
 else:
@@ -40,12 +41,11 @@ else:
             "client": "Client connect",
             "errors": "LocalProtocolError RemoteProtocolError",
             "flows": "PacketIds Receipt Receiver Sender suback unsuback",
-            "frames": "Decoder encode",
-            "listening": "Consuming Delivery Listening",
-            "packets": (
-                "Connack Connect Disconnect Pingreq Pingresp Puback Pubcomp Publish Pubrec Pubrel Suback "
-                "Subscribe Unsuback Unsubscribe Will"
+            "frames": (
+                "Connack Connect Decoder Disconnect Pingreq Pingresp Puback Pubcomp Publish Pubrec Pubrel Suback "
+                "Subscribe Unsuback Unsubscribe Will encode"
             ),
+            "listening": "Consuming Delivery Listening",
             "state": "Order",
             "topics": "matches",
         },
@@ -123,11 +123,7 @@ PROTOCOL = Protocol(
     decoder="frames:Decoder",
     decoder_options=lambda role, _capture: {"role": role, "max_packet_before_connect": 1 << 28},
     hot=(
-        "packets",
         "topics",
-        "reading",
-        "writing",
-        "publications",
         "frames",
         "flows",
         "ledger",

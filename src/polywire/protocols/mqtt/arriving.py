@@ -3,9 +3,7 @@
 from collections.abc import Callable
 
 from polywire.protocols.mqtt.flows import Receiver
-from polywire.protocols.mqtt.keep_alive import KeepAlive
-from polywire.protocols.mqtt.listening import Listening, Table
-from polywire.protocols.mqtt.packets import (
+from polywire.protocols.mqtt.frames import (
     Connack,
     Pingresp,
     Puback,
@@ -15,11 +13,13 @@ from polywire.protocols.mqtt.packets import (
     Pubrel,
     Suback,
     Unsuback,
+    encode,
+    publications_in,
 )
-from polywire.protocols.mqtt.publications import publications_in
+from polywire.protocols.mqtt.keep_alive import KeepAlive
+from polywire.protocols.mqtt.listening import Listening, Table
 from polywire.protocols.mqtt.publishing import Publishing
 from polywire.protocols.mqtt.subscribing import Subscribing
-from polywire.protocols.mqtt.writing import encode
 from polywire.wire.frame import Frame, Run
 
 

@@ -25,14 +25,12 @@ from polywire.client.receipt import Receipt
 from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, Keeper, OnDisconnect, OnReconnect
 from polywire.protocols.mqtt.arriving import Arriving
 from polywire.protocols.mqtt.errors import RemoteProtocolError
-from polywire.protocols.mqtt.frames import MAX_PACKET, Decoder
+from polywire.protocols.mqtt.frames import ACCEPTED, MAX_PACKET, Connack, Decoder, Disconnect, Will, encode
 from polywire.protocols.mqtt.greeting import greeting, refusal
 from polywire.protocols.mqtt.keep_alive import KeepAlive
 from polywire.protocols.mqtt.listening import Acknowledgements, Consuming, Listening, Table
-from polywire.protocols.mqtt.packets import ACCEPTED, Connack, Disconnect, Will
 from polywire.protocols.mqtt.publishing import WINDOW, Publishing
 from polywire.protocols.mqtt.subscribing import Subscribing
-from polywire.protocols.mqtt.writing import encode
 
 KEEP_ALIVE: Final = 60
 

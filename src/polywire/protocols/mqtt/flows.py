@@ -11,7 +11,7 @@ from typing import ClassVar, Final, final
 from mypy_extensions import i64, mypyc_attr
 
 from polywire.protocols.mqtt.errors import LocalProtocolError, RemoteProtocolError
-from polywire.protocols.mqtt.packets import (
+from polywire.protocols.mqtt.frames import (
     FAILURE,
     MAX_PACKET_ID,
     NAMES,
@@ -31,8 +31,9 @@ from polywire.protocols.mqtt.packets import (
     Subscribe,
     Unsuback,
     Unsubscribe,
+    check_publication,
+    encode,
 )
-from polywire.protocols.mqtt.writing import check_publication, encode
 from polywire.wire.frame import Frame
 
 Acknowledgement = Puback | Pubrec | Pubcomp | Suback | Unsuback

@@ -6,8 +6,7 @@ from typing import Final
 from polywire.client.address import Address
 from polywire.client.errors import Refused
 from polywire.protocols.mqtt.errors import LocalProtocolError
-from polywire.protocols.mqtt.packets import SERVER_UNAVAILABLE, Connect, Will
-from polywire.protocols.mqtt.writing import encode
+from polywire.protocols.mqtt.frames import SERVER_UNAVAILABLE, Connect, Will, encode
 
 REFUSALS: Final = (
     "",

@@ -18,12 +18,20 @@ from polywire.hub.message import Message
 from polywire.hub.recorder import Recorder
 from polywire.hub.routes import Route
 from polywire.hub.runs import Runs
+from polywire.protocols.mqtt.frames import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    Publish,
+    Pubrel,
+    acknowledge,
+    locate,
+    publications_in,
+    write_acknowledgement,
+)
 from polywire.protocols.mqtt.outgoing import SLOW_READER
-from polywire.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC, Publish, Pubrel
-from polywire.protocols.mqtt.publications import acknowledge, locate, publications_in
 from polywire.protocols.mqtt.stored import SessionState
 from polywire.protocols.mqtt.topics import RESERVED
-from polywire.protocols.mqtt.writing import write_acknowledgement
 from polywire.wire.frame import Run
 
 TOO_LARGE: Final = "MQTT-179"

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 from polywire.client.errors import ConnectionLost, Timeout
 from polywire.client.link import Link
-from polywire.protocols.mqtt.packets import Pingreq
-from polywire.protocols.mqtt.writing import encode
+from polywire.protocols.mqtt.frames import Pingreq, encode
 
 PINGREQ = encode(Pingreq())
 

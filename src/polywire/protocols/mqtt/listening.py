@@ -12,7 +12,7 @@ from typing import Final, Self, cast
 from polywire.client.errors import Refused
 from polywire.client.inbox import Inbox, Intake
 from polywire.client.receipt import Promise, Receipt
-from polywire.protocols.mqtt.packets import FAILURE, Publish
+from polywire.protocols.mqtt.frames import FAILURE, Publish
 from polywire.protocols.mqtt.topics import matches
 
 ROUTES_KEPT: Final = 4096

@@ -20,10 +20,9 @@ from polywire.hub.queues import Consumer, Delivery, Queue
 from polywire.hub.routes import Subscription
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.flows import Sender, footprint
-from polywire.protocols.mqtt.packets import Puback, Pubcomp, Publish, Pubrec
+from polywire.protocols.mqtt.frames import Puback, Pubcomp, Publish, Pubrec, check_publication, encode, publication
 from polywire.protocols.mqtt.stored import UNENCODABLE, SessionState, sessions_of
 from polywire.protocols.mqtt.topics import name_for
-from polywire.protocols.mqtt.writing import check_publication, encode, publication
 
 FORMS: Final = 16
 """How many slots of ``Message.encoded`` a protocol has; MQTT uses the first, for QoS 0."""

@@ -15,8 +15,16 @@ from polywire.client.posting import Suspicion, closed_each_time
 from polywire.client.receipt import SENT, Promise, Receipt
 from polywire.client.reconnect import Backlog, Entry
 from polywire.protocols.mqtt.flows import Sender
-from polywire.protocols.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from polywire.protocols.mqtt.writing import check_publication, encode, publication
+from polywire.protocols.mqtt.frames import (
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    check_publication,
+    encode,
+    publication,
+)
 
 WINDOW: Final = 500
 """Messages that may be unacknowledged at once, unless told otherwise; servers have limits of their own."""

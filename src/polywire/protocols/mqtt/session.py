@@ -17,18 +17,16 @@ from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.work import DONE, WAIT, Job
 from polywire.protocols.mqtt.errors import RemoteProtocolError
-from polywire.protocols.mqtt.frames import MAX_HEADER, Decoder
-from polywire.protocols.mqtt.incoming import Incoming
-from polywire.protocols.mqtt.outgoing import Outgoing
-from polywire.protocols.mqtt.packets import (
+from polywire.protocols.mqtt.frames import (
     ACCEPTED,
     BAD_USER_NAME_OR_PASSWORD,
     IDENTIFIER_REJECTED,
-    MAX_OCTETS,
+    MAX_HEADER,
     NOT_AUTHORIZED,
     SERVER_UNAVAILABLE,
     Connack,
     Connect,
+    Decoder,
     Disconnect,
     Pingreq,
     Pingresp,
@@ -39,11 +37,13 @@ from polywire.protocols.mqtt.packets import (
     Pubrel,
     Subscribe,
     Unsubscribe,
+    encode,
 )
+from polywire.protocols.mqtt.incoming import Incoming
+from polywire.protocols.mqtt.outgoing import Outgoing
 from polywire.protocols.mqtt.stored import SESSIONS_FULL, MqttSessions, SessionState, sessions_of
 from polywire.protocols.mqtt.subscriptions import Subscriptions
-from polywire.protocols.mqtt.topics import RESERVED
-from polywire.protocols.mqtt.writing import encode
+from polywire.protocols.mqtt.topics import MAX_STRING, RESERVED
 from polywire.wire.frame import Frame, Run
 
 LOGIN: Final = "login"
@@ -69,7 +69,7 @@ class MqttSession:
         self._client: Final = client
         self._peer: Final = peer
         self._limits: Final = limits
-        largest = MAX_HEADER + 2 + min(MAX_OCTETS, limits.header_size) + 2 + limits.message_size
+        largest = MAX_HEADER + 2 + min(MAX_STRING, limits.header_size) + 2 + limits.message_size
         self._decoder: Final = Decoder(max_packet=largest, max_packet_before_connect=limits.message_size_before_auth)
         self._sessions: Final[MqttSessions] = sessions_of(hub, client.protocol)
         self._phase: i64 = NEW

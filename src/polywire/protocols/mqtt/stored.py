@@ -25,10 +25,9 @@ from polywire.hub.routes import Subscription
 from polywire.hub.work import DONE, MORE, Job
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.flows import OVERHEAD, Receiver, Sender, footprint
+from polywire.protocols.mqtt.frames import Publish, Pubrel, check_publication
 from polywire.protocols.mqtt.ledger import Ledger, end_session
-from polywire.protocols.mqtt.packets import Publish, Pubrel
 from polywire.protocols.mqtt.topics import name_for
-from polywire.protocols.mqtt.writing import check_publication
 from polywire.wire.frame import Frame
 
 SHARED: Final = "mqtt"

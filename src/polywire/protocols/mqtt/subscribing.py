@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from typing import Final
 
+from polywire.protocols.mqtt.frames import Suback, Subscribe, Unsuback, encode
 from polywire.protocols.mqtt.listening import Ear, Table
-from polywire.protocols.mqtt.packets import Suback, Subscribe, Unsuback
 from polywire.protocols.mqtt.publishing import Publishing
-from polywire.protocols.mqtt.writing import encode
 
 FILTERS_AT_ONCE: Final = 500
 

@@ -19,11 +19,10 @@ from polywire.hub.hub import (
 )
 from polywire.hub.work import DONE, MORE, Job
 from polywire.protocols.mqtt.flows import suback, unsuback
+from polywire.protocols.mqtt.frames import FAILURE, Subscribe, Unsubscribe, encode
 from polywire.protocols.mqtt.outgoing import MqttConsumer, MqttSubscription, Outgoing
-from polywire.protocols.mqtt.packets import FAILURE, Subscribe, Unsubscribe
 from polywire.protocols.mqtt.stored import SessionState, sessions_of
 from polywire.protocols.mqtt.topics import RESERVED
-from polywire.protocols.mqtt.writing import encode
 
 LIMIT: Final = "limit"
 UNSUPPORTED: Final = "unsupported"

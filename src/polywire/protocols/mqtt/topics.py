@@ -9,13 +9,13 @@ from typing import Final
 from librt.strings import read_i64_le
 from mypy_extensions import i64
 
-from polywire.protocols.mqtt.packets import MAX_OCTETS
+MAX_STRING: Final = 0xFFFF  # MQTT-002: bytes of a string, and of a binary field
 
 ONE_LEVEL: Final = "+"
 ALL_LEVELS: Final = "#"
 RESERVED: Final = "$"
 
-# Eight octets at once: the top bit of each, the lowest of each, and each one of the two wildcards.
+# Eight bytes at once: the top bit of each, the lowest of each, and each one of the two wildcards.
 TOPS: Final = -0x7F7F_7F7F_7F7F_7F80
 LOWS: Final = 0x0101_0101_0101_0101
 PLUSES: Final = 0x2B2B_2B2B_2B2B_2B2B
@@ -23,33 +23,33 @@ HASHES: Final = 0x2323_2323_2323_2323
 
 
 def text_problem(raw: bytes) -> tuple[str, str] | None:
-    """Why octets are not a string of MQTT's, as (rule, reason), or None where they are."""
+    """Why bytes are not a string of MQTT's, as (rule, reason), or None where they are."""
     if b"\0" in raw:
-        return ("MQTT-004", f"it contains U+0000 at its octet {raw.index(0)}")
+        return ("MQTT-004", f"it contains U+0000 at its byte {raw.index(0)}")
     try:
         raw.decode()
     except UnicodeDecodeError as error:
-        return ("MQTT-003", f"it is not UTF-8 at its octet {error.start}")
+        return ("MQTT-003", f"it is not UTF-8 at its byte {error.start}")
     return None
 
 
 def name_problem(raw: bytes) -> tuple[str, str] | None:
-    """Why octets are not a topic name, as (rule, reason), or None where they are."""
+    """Why bytes are not a topic name, as (rule, reason), or None where they are."""
     if not raw:
         return ("MQTT-161", "it is empty, and must have at least one character")
-    if len(raw) > MAX_OCTETS:
-        return ("MQTT-163", f"it has {len(raw)} octets, more than {MAX_OCTETS}")
+    if len(raw) > MAX_STRING:
+        return ("MQTT-163", f"it has {len(raw)} bytes, more than {MAX_STRING}")
     if b"+" in raw or b"#" in raw:
         return ("MQTT-099", "it contains a wildcard, which only topic filters may")
     return text_problem(raw)
 
 
 def filter_problem(raw: bytes) -> tuple[str, str] | None:
-    """Why octets are not a topic filter, as (rule, reason), or None where they are."""
+    """Why bytes are not a topic filter, as (rule, reason), or None where they are."""
     if not raw:
         return ("MQTT-161", "it is empty, and must have at least one character")
-    if len(raw) > MAX_OCTETS:
-        return ("MQTT-163", f"it has {len(raw)} octets, more than {MAX_OCTETS}")
+    if len(raw) > MAX_STRING:
+        return ("MQTT-163", f"it has {len(raw)} bytes, more than {MAX_STRING}")
     if b"#" in raw and (raw.index(b"#") != len(raw) - 1 or (len(raw) > 1 and raw[-2] != 47)):
         return ("MQTT-156", "it has a '#' that is not the whole last level")
     if b"+" in raw:
@@ -71,15 +71,15 @@ def plain_name(data: bytes, start: i64, end: i64) -> bool:
         word: i64 = read_i64_le(data, at)
         if word & TOPS != 0:
             return False
-        # With all top bits clear, nothing here overflows, and a top bit comes up where an octet of the word is zero.
+        # With all top bits clear, nothing here overflows, and a top bit comes up where an byte of the word is zero.
         plus: i64 = word ^ PLUSES
         hash_: i64 = word ^ HASHES
         if (((word - LOWS) & ~word) | ((plus - LOWS) & ~plus) | ((hash_ - LOWS) & ~hash_)) & TOPS != 0:
             return False
         at += 8
     while at < end:
-        octet: i64 = data[at]
-        if octet in (0, 0x23, 0x2B) or octet >= 0x80:
+        byte: i64 = data[at]
+        if byte in (0, 0x23, 0x2B) or byte >= 0x80:
             return False
         at += 1
     return True

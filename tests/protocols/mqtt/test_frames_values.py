@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from polywire.protocols.mqtt import Pingreq, Pingresp, Puback, Pubcomp, Publish, Pubrec
-from polywire.protocols.mqtt.packets import NAMES
+from polywire.protocols.mqtt.frames import NAMES
 from polywire.wire.frame import Frame
 from tests.protocols.mqtt.strategies import packets
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
 from polywire.protocols.mqtt import Connect, Decoder, Pingreq, Puback, Publish, RemoteProtocolError, encode
-from polywire.protocols.mqtt.publications import acknowledge, publications_in
+from polywire.protocols.mqtt.frames import acknowledge, publications_in
 from polywire.wire.frame import Frame, Run
 from tests.protocols.mqtt.strategies import from_client
 from tests.protocols.mqtt.wire import connected, decoded, octets
@@ -217,7 +217,7 @@ def test_the_rest_of_a_large_packet_is_only_collected_until_it_is_whole() -> Non
             chunk = data[at : at + 1000]
             items = decoder.feed_runs(chunk, NO_ROUTES, NO_ROUTES.get) if scanning else decoder.feed(chunk)
             assert items == []
-            assert decoder._octets._want == len(data)  # what is held is not looked at before that
+            assert decoder._assembler._want == len(data)  # what is held is not looked at before that
 
 
 @pytest.mark.parametrize("size", [0, 1, 122, 123, 16_000, 17_000, 2_097_200])

@@ -22,8 +22,7 @@ from polywire.protocols.mqtt import (
     Will,
     encode,
 )
-from polywire.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC
-from polywire.protocols.mqtt.writing import publication, write_acknowledgement
+from polywire.protocols.mqtt.frames import PUBACK, PUBCOMP, PUBREC, publication, write_acknowledgement
 from polywire.wire.frame import Discarded, Frame
 from tests.protocols.mqtt.strategies import publishes
 from tests.protocols.mqtt.wire import decoded
