@@ -14,10 +14,9 @@ from polywire.client.listening import listen
 from polywire.client.receipt import Promise
 from polywire.client.reconnect import BUFFER, Backoff
 from polywire.client.tls import client_context
-from polywire.protocols.fmqp import Decoder, LocalProtocolError, Publication, Subscription, Unsubscription
+from polywire.protocols.fmqp import Decoder, Demand, LocalProtocolError, Publication, Subscription, Unsubscription
 from polywire.protocols.fmqp.client import Client, connect
 from polywire.protocols.fmqp.frames import CACHE, FEEDBACK, LAST_WILL, encode, encode_count
-from polywire.protocols.fmqp.listening import Demand
 from polywire.wire.frame import Frame
 from tests.client.loops import run, until
 from tests.faults.proxy import Proxy, octets, proxied, random_cuts

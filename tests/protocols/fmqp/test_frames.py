@@ -1,6 +1,7 @@
-"""FMQP's packets: the octets of every kind, and what becomes of bad ones."""
+"""FMQP's packets and topics: the bytes of every kind, what becomes of bad ones, which topics are equivalent."""
 
 import tracemalloc
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -22,9 +23,34 @@ from polywire.protocols.fmqp.frames import (
     decode_count,
     encode,
     encode_count,
+    equivalent,
+    is_plain,
+    is_service,
+    read_topic,
+    topic_problem,
 )
 from polywire.wire.frame import RAW_KEPT, Discarded, Frame
 from tests.protocols.fmqp import strategies
+
+VALID = [
+    "home/living-space/living-room1/temperature",
+    "home/living-space/living-room1/temperature/",
+    "/home/living-space/living-room1/temperature",
+    "/home/living-space/living-room1/temperature/",
+    "/home/",
+    "/home/",
+    "home/",
+    "home",
+]
+INVALID = ["/", "////////////////////", ""]
+EQUIVALENT = [
+    "home/living-space/living-room1/temperature",
+    "home/living-space/living-room1/*",
+    "home/living-space/*/temperature",
+    "home/*/living-room1/temperature",
+    "*/living-space/living-room1/temperature",
+    "*/*/*/*",
+]
 
 
 def packet(flags: int, topic: bytes, body: bytes = b"") -> bytes:
@@ -144,7 +170,7 @@ def test_a_topic_of_any_other_characters_is_read() -> None:
 def test_a_topic_of_255_octets_passes_and_a_longer_one_can_not_be_sent() -> None:
     longest = "ü" * 127 + "x"
     assert only(encode(Publication(longest, b"x"))) == Publication(longest, b"x")
-    with pytest.raises(LocalProtocolError, match="256 octets") as caught:
+    with pytest.raises(LocalProtocolError, match="256 bytes") as caught:
         encode(Publication("ü" * 128, b"x"))
     assert caught.value.rule == "FMQP-11"
 
@@ -177,7 +203,7 @@ def test_an_oversize_body_is_skipped_as_it_streams_in(chunk: int) -> None:
         assert decoder.pending() <= 107
     discarded = Discarded(
         "FMQP-52",
-        "the body has 5000 octets, more than the 100 allowed",
+        "the body has 5000 bytes, more than the 100 allowed",
         107,
         packet(0, b"big", b"b" * 5000)[:9],
         5009,
@@ -231,3 +257,98 @@ def test_a_stream_cut_at_every_octet_gives_the_same_frames(frames: list[Frame]) 
     decoder = Decoder()
     assert [frame for octet in wire for frame in decoder.feed(bytes([octet]))] == frames
     assert decoder.pending() == 0
+
+
+@pytest.mark.rule("FMQP-16", "FMQP-14")
+def test_the_documents_valid_topics_are_read_without_their_outer_slashes() -> None:
+    assert [read_topic(topic.encode()) for topic in VALID] == [VALID[0]] * 4 + ["home"] * 4
+
+
+@pytest.mark.rule("FMQP-17", "FMQP-15")
+@pytest.mark.parametrize("topic", INVALID)
+def test_the_documents_invalid_topics_are_refused(topic: str) -> None:
+    assert read_topic(topic.encode()) is None
+    assert topic_problem(topic.encode())[0] == "FMQP-15"
+
+
+@pytest.mark.rule("FMQP-47", "FMQP-13")
+@pytest.mark.parametrize(("raw", "topic"), [("///a//b///", "a//b"), ("a/ /b", "a/ /b"), ("/*/", "*")])
+def test_all_outer_slashes_go_and_inner_empty_levels_stay(raw: str, topic: str) -> None:
+    assert read_topic(raw.encode()) == topic
+
+
+@pytest.mark.rule("FMQP-47")
+def test_an_empty_inner_level_is_a_level() -> None:
+    assert not equivalent("a//b", "a/b")
+    assert equivalent("a//b", "a/*/b")
+
+
+@pytest.mark.rule("FMQP-21", "FMQP-19", "FMQP-20")
+@pytest.mark.parametrize("topic", EQUIVALENT)
+def test_the_documents_equivalent_topics_are_equivalent(topic: str) -> None:
+    assert equivalent(EQUIVALENT[0], topic)
+    assert equivalent(topic, EQUIVALENT[-1])
+
+
+@pytest.mark.rule("FMQP-18")
+@pytest.mark.parametrize(("one", "other"), [("a", "a/b"), ("*", "a/b"), ("*/*/*", "a/b"), ("a/b", "a")])
+def test_topics_with_other_numbers_of_levels_are_not_equivalent(one: str, other: str) -> None:
+    assert not equivalent(one, other)
+
+
+@pytest.mark.rule("FMQP-19")
+@pytest.mark.parametrize(("one", "other"), [("a/b", "a/c"), ("a/b", "b/a"), ("a*/b", "ab/b"), ("A", "a")])
+def test_topics_with_another_level_are_not_equivalent(one: str, other: str) -> None:
+    assert not equivalent(one, other)
+
+
+@pytest.mark.rule("FMQP-49")
+@given(strategies.topics, strategies.topics)
+def test_equivalence_is_symmetric_and_reflexive(one: str, other: str) -> None:
+    assert equivalent(one, other) == equivalent(other, one)
+    assert equivalent(one, one)
+
+
+@pytest.mark.rule("FMQP-19", "FMQP-20")
+def test_equivalence_agrees_with_the_definition_on_all_short_topics() -> None:
+    short = ["/".join(parts) for size in (1, 2, 3) for parts in product("ab*", repeat=size)]
+    for one, other in product(short, repeat=2):
+        pairs = list(zip(one.split("/"), other.split("/"), strict=False))
+        defined = one.count("/") == other.count("/") and all(a == b or "*" in (a, b) for a, b in pairs)
+        assert equivalent(one, other) is defined, (one, other)
+
+
+@pytest.mark.rule("FMQP-50")
+def test_a_wildcard_stands_for_the_service_level_too() -> None:
+    assert equivalent("*/info/clients", "$/info/clients")
+
+
+@pytest.mark.rule("FMQP-23")
+@pytest.mark.parametrize(
+    ("topic", "service"), [("$/info/clients", True), ("$", True), ("$x/y", False), ("a/$", False), ("*/info", False)]
+)
+def test_a_service_topic_begins_with_the_level_dollar(topic: str, *, service: bool) -> None:
+    assert is_service(topic) is service
+
+
+@pytest.mark.rule("FMQP-54")
+@pytest.mark.parametrize(
+    ("raw", "plain"),
+    [
+        (b"a/b", True),
+        (b"a//b", True),
+        (b"a*/b", True),
+        ("grün/ß".encode(), True),
+        (b"a/*", False),
+        (b"*", False),
+        (b"/a", False),
+        (b"a/", False),
+        (b"$/signals/stop", False),
+        (b"$", False),
+        (b"", False),
+        (b"a\0b", False),
+        (b"\xff", False),
+    ],
+)
+def test_only_literal_regular_stripped_topics_are_plain(raw: bytes, *, plain: bool) -> None:
+    assert is_plain(raw) is plain

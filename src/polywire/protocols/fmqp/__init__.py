@@ -1,6 +1,6 @@
-"""FMQP: publish/subscribe where publishers learn which topics somebody listens to.
+"""FMQP: publish/subscribe where publishers learn which topics have subscribers.
 
-``connect`` is for programs; the rest is the codec, which it and the hub stand on.
+``connect`` is for programs. The rest is the codec, which the client and the hub are built on.
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from polywire.lazy import exports
 from polywire.registry import Listener, Protocol
 
 if TYPE_CHECKING:
-    from polywire.protocols.fmqp.client import Client, connect
+    from polywire.protocols.fmqp.client import Client, Demand, Listening, Watching, connect
     from polywire.protocols.fmqp.errors import LocalProtocolError, RemoteProtocolError
     from polywire.protocols.fmqp.frames import (
         Decoder,
@@ -18,15 +18,13 @@ if TYPE_CHECKING:
         Unsubscription,
         encode,
     )
-    from polywire.protocols.fmqp.listening import Demand, Listening, Watching
 else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "client": "Client connect",
+            "client": "Client Demand Listening Watching connect",
             "errors": "LocalProtocolError RemoteProtocolError",
             "frames": "Decoder Publication Subscription Unsubscription encode",
-            "listening": "Demand Listening Watching",
         },
     )
 
@@ -56,7 +54,11 @@ PROTOCOL = Protocol(
     schemes={"fmqp": "tcp", "fmqps": "tls", "fmqp+unix": "unix"},
     port=7103,
     can=frozenset({"publish", "subscribe", "queue", "a name with + or #", "retain", "watch_demand"}),
-    bus="polywire.client.over_fmqp:connect",
+    bus="bus:connect",
     decoder="frames:Decoder",
-    hot=("topics", "frames", "session"),
+    hot=(
+        "frames",
+        "connection",
+        "session",
+    ),
 )

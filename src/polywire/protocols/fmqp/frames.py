@@ -1,8 +1,11 @@
-"""FMQP's packets: octets to frames and back, and the scanner for runs of publications.
+"""FMQP's packets and topics: bytes to frames and back, and the scanner for runs of publications.
 
-A packet is one octet of flags, one of topic length, four of body length, the topic, the body (FMQP-36). Whatever is
+A packet is one byte of flags, one of topic length, four of body length, the topic, the body (FMQP-36). Whatever is
 wrong with one, its lengths still say where the next begins, so a bad packet is returned as ``Discarded`` and decoding
-goes on. A body over the limit is skipped as it streams in and never held.
+continues. A body over the limit is skipped as it streams in and never held.
+
+Topics are compared level by level. ``*`` matches any one level, on either side (FMQP-20). Slashes at the ends are
+ignored (FMQP-14), those inside are not.
 """
 
 from collections.abc import Callable
@@ -12,7 +15,6 @@ from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i64_le
 from mypy_extensions import i32, i64, mypyc_attr
 
 from polywire.protocols.fmqp.errors import LocalProtocolError
-from polywire.protocols.fmqp.topics import MAX_OCTETS, plain, problem, read
 from polywire.wire.buffers import Assembler, Names, same_bytes
 from polywire.wire.frame import RAW_KEPT, Discarded, Frame, Run
 
@@ -25,10 +27,72 @@ CACHE: Final = 0x04  # FMQP-44
 FLAGS: Final = 0xFC  # FMQP-46: bits 6 and 7 mean nothing
 
 HEADER: Final = 6
+MAX_TOPIC: Final = 255  # FMQP-11: the length field has one byte
 MAX_BODY: Final = 16 * 1024 * 1024
 MAX_LENGTH: Final = 0xFFFF_FFFF
 
+SLASH: Final = 0x2F
+DOLLAR: Final = 0x24
+STAR: Final = 0x2A
+FIRST_BEYOND_ASCII: Final = 0x80
+WILDCARD: Final = "*"
+SERVICE_LEVEL: Final = "$"
+
 _names: Final = Names()
+
+
+def read_topic(raw: bytes) -> str | None:
+    """The stripped topic in these bytes, or None if they are not a topic; ``topic_problem`` then says why."""
+    try:
+        topic = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    if topic.startswith("/") or topic.endswith("/"):
+        topic = topic.strip("/")
+    return None if not topic or "\0" in topic else topic
+
+
+def topic_problem(raw: bytes) -> tuple[str, str]:
+    """What is wrong with bytes that ``read_topic`` refuses, as (rule, reason)."""
+    if not raw.strip(b"/"):
+        return ("FMQP-15", "the topic consists of slashes only" if raw else "the topic is empty")
+    if b"\0" in raw:
+        return ("FMQP-12", "the topic contains NUL")
+    return ("FMQP-10", "the topic is not UTF-8")
+
+
+def is_plain(raw: bytes) -> bool:
+    """Whether a publication to this topic may be forwarded verbatim: valid, stripped, no wildcard, no service topic."""
+    length: i64 = len(raw)
+    if length > 0 and raw[0] != SLASH and raw[0] != DOLLAR and raw[length - 1] != SLASH:
+        i: i64 = 0
+        while i < length and 0 < raw[i] < FIRST_BEYOND_ASCII and raw[i] != STAR:
+            i += 1
+        if i == length:
+            return True  # as nearly all are: what follows takes ten times as long
+    topic = read_topic(raw)
+    if topic is None or len(topic.encode()) != len(raw) or is_service(topic):
+        return False
+    return WILDCARD not in topic or WILDCARD not in topic.split("/")
+
+
+def is_service(topic: str) -> bool:
+    """FMQP-23: whether a stripped topic begins with the level ``$``."""
+    return topic == SERVICE_LEVEL or topic.startswith("$/")
+
+
+def equivalent(one: str, other: str) -> bool:
+    """FMQP-19: whether two topics have the same number of levels, and equivalent levels in the same positions."""
+    if one == other:
+        return True
+    ones = one.strip("/").split("/")
+    others = other.strip("/").split("/")
+    if len(ones) != len(others):
+        return False
+    for mine, theirs in zip(ones, others, strict=True):
+        if mine != theirs and mine != WILDCARD and theirs != WILDCARD:  # noqa: PLR1714 - one comparison is enough mostly
+            return False
+    return True
 
 
 @final
@@ -50,7 +114,7 @@ class Publication(Frame):
 
     @property
     def last_will(self) -> bool:
-        """Whether it is to be published when its sender goes away."""
+        """Whether it is published when its sender disconnects."""
         return bool(self.flags & LAST_WILL)
 
     @property
@@ -77,7 +141,7 @@ class Subscription(Frame):
 
     @property
     def debug(self) -> bool:
-        """Whether it is left out of the demand publishers hear of."""
+        """Whether it is left out of the demand that publishers see."""
         return bool(self.flags & DEBUG)
 
 
@@ -100,17 +164,17 @@ class Unsubscription(Frame):
 
 @final
 class Decoder:
-    """Turns the octets of one connection into frames. ``max_body``: longer bodies are skipped and discarded."""
+    """Turns the bytes of one connection into frames. ``max_body``: longer bodies are skipped and discarded."""
 
     def __init__(self, *, max_body: int = MAX_BODY) -> None:
         self._max_body: i64 = max_body
-        self._octets = Assembler()
+        self._assembler = Assembler()
         self._skip: i64 = 0
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that ``data`` completes, in order; what broke a rule is ``Discarded``."""
         frames: list[Frame] = []
-        chunk = self._octets.take(data)
+        chunk = self._assembler.take(data)
         if chunk is None:
             return frames
         end: i64 = len(chunk)
@@ -127,7 +191,7 @@ class Decoder:
             frames.append(self._frame(chunk, pos, topic_length, length))
             pos = self._after(pos, end, want, length)
             want = HEADER
-        self._octets.keep(chunk, pos, want)
+        self._assembler.keep(chunk, pos, want)
         return frames
 
     def feed_runs(
@@ -135,12 +199,12 @@ class Decoder:
     ) -> list[Frame | Run]:
         """As ``feed``, with consecutive publications to one route as one ``Run``.
 
-        ``routes`` maps the octets of topics to routes. A topic it lacks is given to ``resolve``, which returns its
-        route (and may put it into ``routes``), or None to have the frame itself. Only what may be forwarded as it
-        stands becomes part of a run: no flags, a body, a plain topic.
+        ``routes`` maps the bytes of topics to routes. A topic it lacks is given to ``resolve``, which returns its
+        route (and may put it into ``routes``), or None to get the frame itself. Only what may be forwarded verbatim
+        becomes part of a run: no flags, a body, a plain topic.
         """
         items: list[Frame | Run] = []
-        chunk = self._octets.take(data)
+        chunk = self._assembler.take(data)
         if chunk is None:
             return items
         end: i64 = len(chunk)
@@ -167,7 +231,7 @@ class Decoder:
                 else:
                     name = chunk[pos + HEADER : pos + HEADER + topic_length]
                     route = routes.get(name)
-                    if route is None and plain(name):
+                    if route is None and is_plain(name):
                         route = resolve(name)
                     topic = pos + HEADER
                     known = topic_length
@@ -187,15 +251,15 @@ class Decoder:
             want = HEADER
         if run is not None:
             items.append(Run(run, chunk, start, pos, count))
-        self._octets.keep(chunk, pos, want)
+        self._assembler.keep(chunk, pos, want)
         return items
 
     def pending(self) -> int:
-        """How many octets of an unfinished packet are held."""
-        return self._octets.pending()
+        """How many bytes of an unfinished packet are held."""
+        return self._assembler.pending()
 
     def _skipped(self, end: i64) -> i64:
-        """Where parsing starts: behind what is left of an oversize body."""
+        """Where parsing starts: after what is left of an oversize body."""
         skip = self._skip if self._skip < end else end
         self._skip -= skip
         return skip
@@ -215,11 +279,11 @@ class Decoder:
         """The packet at ``pos``, whose header, topic and (unless oversize) body are all there."""
         body: i64 = pos + HEADER + topic_length
         if length > self._max_body:
-            reason = f"the body has {length} octets, more than the {self._max_body} allowed"
+            reason = f"the body has {length} bytes, more than the {self._max_body} allowed"
             return self._discarded(chunk, pos, body, HEADER + topic_length + length, "FMQP-52", reason)
-        topic = read(chunk[pos + HEADER : body])
+        topic = read_topic(chunk[pos + HEADER : body])
         if topic is None:
-            rule, reason = problem(chunk[pos + HEADER : body])
+            rule, reason = topic_problem(chunk[pos + HEADER : body])
             return self._discarded(chunk, pos, body + length, HEADER + topic_length + length, rule, reason)
         flags: i64 = i64(chunk[pos]) & FLAGS
         if flags & SUBSCRIPTION == 0:
@@ -230,7 +294,7 @@ class Decoder:
 
     def _discarded(self, chunk: bytes, pos: i64, end: i64, size: i64, rule: str, reason: str) -> Discarded:
         kept = end if end - pos < RAW_KEPT else pos + RAW_KEPT
-        return Discarded(rule, reason, self._octets.offset + pos, chunk[pos:kept], size)
+        return Discarded(rule, reason, self._assembler.offset + pos, chunk[pos:kept], size)
 
 
 def publications_in(data: bytes, start: i64, end: i64) -> list[Publication]:
@@ -254,7 +318,7 @@ def publications_in(data: bytes, start: i64, end: i64) -> list[Publication]:
 
 
 def locate(data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
-    """Where the topics and bodies of a run stand, counted from ``base``: where each begins and, 32 bits up, ends."""
+    """Write where the topics and bodies of a run are, counted from ``base``: the start and, 32 bits up, the end."""
     pos: i64 = start
     while pos < end:
         name: i64 = pos + HEADER
@@ -266,7 +330,7 @@ def locate(data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) ->
 
 
 def encode(frame: Frame) -> bytes:
-    """The packet of a frame. Raises ``LocalProtocolError`` for what FMQP does not allow."""
+    """The packet of a frame. Raises ``LocalProtocolError`` if FMQP does not allow it."""
     if isinstance(frame, Publication):
         return _packet(frame.flags, frame.topic, frame.body)
     if isinstance(frame, Subscription):
@@ -277,7 +341,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def publication(topic: str, body: bytes, flags: int) -> bytes:
-    """The packet of a publication, as ``encode`` makes it, for a client that has its parts and no frame."""
+    """The packet of a publication, as ``encode`` makes it, for a client that has its parts but no frame."""
     return _packet(flags, topic, body)
 
 
@@ -289,27 +353,27 @@ def _packet(flags: int, topic: str, body: bytes) -> bytes:
     if name[:1] == b"/" or name[-1:] == b"/":
         name = name.strip(b"/")
     if not name or "\0" in topic:
-        rule, reason = problem(name)
+        rule, reason = topic_problem(name)
         raise LocalProtocolError(reason, rule=rule)
-    if len(name) > MAX_OCTETS:
-        raise LocalProtocolError(f"the topic has {len(name)} octets, more than {MAX_OCTETS}", rule="FMQP-11")
+    if len(name) > MAX_TOPIC:
+        raise LocalProtocolError(f"the topic has {len(name)} bytes, more than {MAX_TOPIC}", rule="FMQP-11")
     if len(body) > MAX_LENGTH:
-        raise LocalProtocolError(f"the body has {len(body)} octets, more than {MAX_LENGTH}", rule="FMQP-37")
-    return _octets(flags, name, body)
+        raise LocalProtocolError(f"the body has {len(body)} bytes, more than {MAX_LENGTH}", rule="FMQP-37")
+    return _assemble(flags, name, body)
 
 
 def forwarded(topic: str, body: bytes, flags: int) -> bytes | None:
-    """The packet of a publication under exactly this name, outer slashes included, or None where FMQP can't carry it.
+    """The packet of a publication under exactly this name, outer slashes included, or None if FMQP can't carry it.
 
-    This is how a broker passes on what came in by a protocol in which ``/a`` and ``a`` differ.
+    This is how a broker forwards what came in over a protocol in which ``/a`` and ``a`` differ.
     """
     name = topic.encode(errors="replace")
-    if not name or len(name) > MAX_OCTETS or len(body) > MAX_LENGTH:
+    if not name or len(name) > MAX_TOPIC or len(body) > MAX_LENGTH:
         return None
-    return _octets(flags, name, body)
+    return _assemble(flags, name, body)
 
 
-def _octets(flags: int, name: bytes, body: bytes) -> bytes:
+def _assemble(flags: int, name: bytes, body: bytes) -> bytes:
     out = BytesWriter()
     out.append(flags & FLAGS)
     out.append(len(name))
@@ -321,7 +385,7 @@ def _octets(flags: int, name: bytes, body: bytes) -> bytes:
 
 
 def encode_count(count: int) -> bytes:
-    """A number as FMQP puts it into bodies: eight octets, big-endian (FMQP-29)."""
+    """A number as FMQP writes it in bodies: eight bytes, big-endian (FMQP-29)."""
     try:
         return count.to_bytes(8, "big")
     except OverflowError as error:
@@ -329,5 +393,5 @@ def encode_count(count: int) -> bytes:
 
 
 def decode_count(body: bytes) -> int | None:
-    """The number in a body, or None where the body is not one."""
+    """The number in a body, or None if the body is not one."""
     return int.from_bytes(body, "big") if len(body) == 8 else None

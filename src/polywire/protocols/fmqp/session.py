@@ -32,11 +32,11 @@ from polywire.protocols.fmqp.frames import (
     Unsubscription,
     encode_count,
     forwarded,
+    is_service,
     locate,
     publications_in,
 )
 from polywire.protocols.fmqp.frames import Subscription as Subscribe
-from polywire.protocols.fmqp.topics import is_service
 from polywire.wire.frame import Discarded, Frame, Run
 
 PROTOCOL: Final = "fmqp"

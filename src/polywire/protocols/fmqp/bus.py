@@ -1,4 +1,7 @@
-"""The one face over FMQP: topics, cache, demand and queues. FMQP has no acknowledgements: what is published is sent."""
+"""FMQP for ``polywire.connect``: topics, cache, demand and queues.
+
+FMQP has no acknowledgements: a message that was sent counts as published, and one that arrived as taken.
+"""
 
 from polywire.client.adapter import Adapter, Options, Settings, Source
 from polywire.client.address import Address
@@ -9,14 +12,14 @@ from polywire.client.message import NO_HEADERS, Demand, Message
 from polywire.client.receipt import Receipt
 from polywire.client.source import Item, Own, Reading
 from polywire.protocols.fmqp.client import ANSWER_TIME, Client
+from polywire.protocols.fmqp.client import Demand as FmqpDemand
 from polywire.protocols.fmqp.frames import Publication
-from polywire.protocols.fmqp.listening import Demand as FmqpDemand
 
 QUEUE = "queue/"
 
 
 class FmqpAdapter(Adapter):
-    """An FMQP client as the bus sees it."""
+    """An FMQP client as the bus uses it."""
 
     protocol = "fmqp"
 
@@ -29,13 +32,13 @@ class FmqpAdapter(Adapter):
         return self.client.connected
 
     def publish(self, channel: str, body: bytes, options: Options) -> Receipt:
-        """Publish to a topic. An empty body clears the cache, with ``retain``, and is nothing otherwise."""
+        """Publish to a topic. With ``retain``, an empty body clears the cache; without, it is not supported."""
         if not body and not options.retain:
             require("an empty body", self.protocol)
         return self.client.publish(_topic(channel), body, cache=options.retain)
 
     async def subscribe(self, pattern: str, limit: int) -> Source[Message]:
-        """Subscribe, and wait until the broker has done so, if it can tell."""
+        """Subscribe, and wait until the broker has done so, if it sends feedback."""
         listening = self.client.subscribe(_topic(pattern), limit=limit)
         return await self._settled(listening, Reading(listening, _message))
 
@@ -44,7 +47,7 @@ class FmqpAdapter(Adapter):
         return self.publish(QUEUE + queue, body, options)
 
     async def consume(self, queue: str, limit: int) -> Source[Message]:
-        """Take from a queue: what was written to the connection is taken."""
+        """Take from a queue. What the broker has sent is taken."""
         listening = self.client.subscribe(_topic(QUEUE + queue), limit=limit)
         return await self._settled(listening, Reading(listening, _queued))
 
@@ -54,11 +57,11 @@ class FmqpAdapter(Adapter):
         return await self._settled(watching, Reading(watching, _demand))
 
     async def ping(self) -> None:
-        """A round trip to the broker and back."""
+        """A round trip to the broker."""
         await self.client.settled()
 
     async def close(self) -> None:
-        """Leave nothing behind."""
+        """Send what can be sent, then disconnect."""
         await self.client.close()
 
     async def _settled(self, inbox: Inbox[Own], reading: Reading[Own, Item]) -> Reading[Own, Item]:
@@ -66,12 +69,12 @@ class FmqpAdapter(Adapter):
             if self.client.answers:
                 await self.client.settled(ANSWER_TIME)
         except Timeout:
-            pass  # it is subscribed once there is a connection, or was, by a broker that does not tell
+            pass  # it is subscribed once there is a connection, or is already, by a broker without feedback
         except Closed as closed:
             if closed.__cause__ is not None:
                 inbox.close()
                 raise
-            # Its own program closed the client meanwhile: iterating just ends.
+            # Its own program closed the client: iterating just ends.
         except BaseException:
             inbox.close()
             raise
@@ -94,7 +97,7 @@ async def connect(address: Address, settings: Settings) -> FmqpAdapter:
 
 
 def _topic(name: str) -> str:
-    """A channel's name, or a pattern, as FMQP has it: its topics have no slashes at the ends."""
+    """The topic of a channel or pattern. FMQP ignores slashes at the ends, so names that have them are refused."""
     if name[:1] == "/" or name[-1:] == "/":
         require("a name that begins or ends with /", "fmqp")
     return name
