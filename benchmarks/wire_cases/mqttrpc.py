@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.wire_cases import Case
-from polywire.protocols.mqttrpc.frames import Decoder, Request, Response, encode
-from polywire.protocols.mqttrpc.timeouts import TimeoutUnit
+from polywire.protocols.mqttrpc.frames import Decoder, Request, Response, TimeoutUnit, encode
 from polywire.wire.frame import Frame
 
 COUNT = 1000

@@ -8,8 +8,7 @@ from google.protobuf.message import DecodeError
 
 from polywire.protocols.mqttrpc import envelope_pb2
 from polywire.protocols.mqttrpc.errors import RemoteProtocolError
-from polywire.protocols.mqttrpc.frames import Decoder, ErrorData, Request, Response, encode
-from polywire.protocols.mqttrpc.timeouts import TimeoutUnit
+from polywire.protocols.mqttrpc.frames import Decoder, ErrorData, Request, Response, TimeoutUnit, encode
 from polywire.wire.frame import Frame
 
 LIMIT = 1024

@@ -16,12 +16,10 @@ from polywire.client.features import require
 from polywire.client.message import Message, Request
 from polywire.protocols.mqtt.client import Client
 from polywire.protocols.mqttrpc.client import Caller
+from polywire.protocols.mqttrpc.connection import MAX_CALLS, UnaryMethods
 from polywire.protocols.mqttrpc.errors import HANDLER_FAILED, RpcError
-from polywire.protocols.mqttrpc.methods import is_identifier
 from polywire.protocols.mqttrpc.server import Server
-from polywire.protocols.mqttrpc.state import Shape
-from polywire.protocols.mqttrpc.streams import MAX_CALLS, UnaryMethods
-from polywire.protocols.mqttrpc.topics import service_of
+from polywire.protocols.mqttrpc.service import Shape, is_identifier, service_of
 
 SERVICES_KEPT: Final = 64
 """Services whose topic is listened to although no call is under way, those called last."""

@@ -2,8 +2,7 @@
 
 from hypothesis import strategies as st
 
-from polywire.protocols.mqttrpc.frames import ErrorData, Request, Response
-from polywire.protocols.mqttrpc.timeouts import TimeoutUnit
+from polywire.protocols.mqttrpc.frames import ErrorData, Request, Response, TimeoutUnit
 
 uint32 = st.integers(0, 2**32 - 1)
 correlation_ids = st.integers(0, 2**64 - 1)

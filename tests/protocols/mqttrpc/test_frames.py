@@ -1,17 +1,20 @@
-"""Payloads to frames and back: the worked example, the two kinds, what is refused, what is not sent."""
+"""Payloads to frames and back: the worked example, the two kinds, what is refused, what is not sent, timeouts."""
 
+import math
 import pickle
 import tracemalloc
 from types import ModuleType
 
 import pytest
 from fuzz.targets import mqttrpc as target
+from fuzz.targets.mqttrpc import KINDS, UnreadableError, fields, kinds
 from google.protobuf import any_pb2
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polywire.protocols.mqttrpc import envelope_pb2
 from polywire.protocols.mqttrpc import frames as module
+from polywire.protocols.mqttrpc.connection import deadline
 from polywire.protocols.mqttrpc.errors import (
     BAD_REQUEST,
     OVERLOADED,
@@ -20,9 +23,29 @@ from polywire.protocols.mqttrpc.errors import (
     RemoteProtocolError,
     RpcError,
 )
-from polywire.protocols.mqttrpc.frames import MAX_MESSAGE, Decoder, ErrorData, Request, Response, encode, failed
-from polywire.protocols.mqttrpc.timeouts import TimeoutUnit
-from polywire.protocols.mqttrpc.topics import service_topic
+from polywire.protocols.mqttrpc.frames import (
+    CUT,
+    DEFAULT_TIMEOUT,
+    FINEST_FIRST,
+    MAX_MESSAGE,
+    MAX_TIMEOUT,
+    MAX_UINT32,
+    MILLISECONDS,
+    OVERLONG,
+    Decoder,
+    ErrorData,
+    Request,
+    Response,
+    TimeoutUnit,
+    encode,
+    failed,
+    from_seconds,
+    milliseconds,
+    varint,
+    walk,
+    written,
+)
+from polywire.protocols.mqttrpc.service import service_topic
 from polywire.wire.frame import Frame
 from tests.protocols.mqttrpc import strategies as some
 
@@ -44,7 +67,7 @@ def refusal(message: bytes, decoder: Decoder | None = None) -> RemoteProtocolErr
 
 
 @pytest.mark.rule("MQTTRPC-03", "MQTTRPC-04", "MQTTRPC-06", "MQTTRPC-07")
-def test_the_worked_example_is_read_and_written_octet_by_octet(my_cool_service: ModuleType) -> None:
+def test_the_worked_example_is_read_and_written_byte_by_byte(my_cool_service: ModuleType) -> None:
     value = my_cool_service.HelloRequest(name="world").SerializeToString()
     request = Request(7, "SayHello", value, timeout=5, timeout_unit=TimeoutUnit.SECOND)
     assert service_topic("my-cool-service") == "/my-cool-service"
@@ -215,7 +238,7 @@ def test_a_failure_becomes_the_response_to_its_request() -> None:
 ANSWER = failed(7, BAD_REQUEST)
 ANSWER_TO_0 = failed(0, BAD_REQUEST)
 REFUSED = [
-    # (the rule, the octets, the position, the reply)
+    # (the rule, the bytes, the position, the reply)
     ("MQTTRPC-77", SEVEN + b"\x18\x01\x20\x01", 4, ANSWER),
     ("MQTTRPC-77", SEVEN + b"\x20\x01\x28\x01", 4, ANSWER),
     ("MQTTRPC-77", SEVEN + b"\x1a\x00\x18\x00", 4, ANSWER),
@@ -350,7 +373,7 @@ def test_a_message_over_the_limit_is_answered_with_413() -> None:
     error = refusal(HELLO + b"\x38\x01", decoder)
     assert (error.rule, error.position) == ("MQTTRPC-87", len(HELLO))
     assert error.reply == failed(7, TOO_LARGE)
-    assert f"{len(HELLO) + 2} octets, more than the {len(HELLO)}" in error.reason
+    assert f"{len(HELLO) + 2} bytes, more than the {len(HELLO)}" in error.reason
     assert refusal(bytes(100), Decoder(max_message=99)).reply is None
     assert refusal(HELLO_BACK + b"\x20\x01", Decoder(max_message=9)).reply is None
 
@@ -415,7 +438,7 @@ def test_what_may_not_be_sent_is_a_local_error(rule: str, frame: Frame) -> None:
 
 @pytest.mark.rule("MQTTRPC-91")
 def test_what_no_mqtt_packet_holds_is_a_local_error() -> None:
-    with pytest.raises(LocalProtocolError, match="268435456 octets") as caught:
+    with pytest.raises(LocalProtocolError, match="268435456 bytes") as caught:
         encode(Request(7, "A", bytes(module.MAX_PAYLOAD + 1)))
     assert caught.value.rule == "MQTTRPC-91"
 
@@ -430,7 +453,7 @@ def test_frames_are_values(frame: Frame) -> None:
 @given(st.binary(max_size=300))
 @example(b"\x08" + b"\xff" * 9 + b"\x02")
 @pytest.mark.rule("MQTTRPC-36", "MQTTRPC-37", "MQTTRPC-38")
-def test_any_octets_give_a_frame_or_the_documented_error(data: bytes) -> None:
+def test_any_bytes_give_a_frame_or_the_documented_error(data: bytes) -> None:
     target.run(data)
 
 
@@ -448,3 +471,147 @@ def test_damaged_messages_give_a_frame_or_the_documented_error(one: Frame, other
 def test_the_seeds_of_the_fuzzer_hold_the_contract(seed: bytes) -> None:
     for end in range(len(seed) + 1):
         target.run(seed[:end])
+
+
+def octets(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+@st.composite
+def field(draw: st.DrawFn) -> bytes:
+    number, kind = draw(st.integers(0, 9)), draw(st.sampled_from([0, 0, 1, 2, 2, 3, 4, 5, 6]))
+    tag = octets(number << 3 | kind)
+    if kind == 0:
+        return tag + octets(draw(st.integers(0, 2**64 - 1)))
+    if kind == 2:
+        body = draw(st.binary(max_size=5))
+        return tag + octets(len(body)) + body
+    return tag + bytes({1: 8, 5: 4}.get(kind, 0))
+
+
+@settings(max_examples=500)
+@given(st.lists(field(), max_size=6).map(b"".join))
+@pytest.mark.rule("MQTTRPC-36", "MQTTRPC-37", "MQTTRPC-80", "MQTTRPC-81", "MQTTRPC-82")
+def test_the_walk_finds_what_a_plain_reading_finds(message: bytes) -> None:
+    found = walk(message, 1000)
+    try:
+        outermost = fields(message)
+    except UnreadableError:
+        assert found.rule
+        return
+    if any(kind not in KINDS.get(number, {kind}) for number, kind, _ in outermost):
+        assert found.rule == "MQTTRPC-81"
+        return
+    assert not found.rule
+    assert ({"Request"} if found.request_at >= 0 else set()) | (
+        {"Response"} if found.response_at >= 0 else set()
+    ) == kinds(outermost)
+    assert found.correlation_id == ([0] + [value for number, _, value in outermost if number == 1])[-1]
+
+
+@given(st.integers(0, 2**63 - 1), st.binary(max_size=3))
+def test_a_number_is_read_up_to_its_end(number: int, after: bytes) -> None:
+    data = b"\xff" + octets(number) + after
+    assert varint(data, 1, len(data), 10) == (number, 1 + len(octets(number)))
+
+
+@pytest.mark.rule("MQTTRPC-78", "MQTTRPC-79")
+@pytest.mark.parametrize(
+    ("data", "most", "why"),
+    [
+        (b"", 5, CUT),
+        (b"\x80\x80", 5, CUT),
+        (b"\x80" * 4, 5, CUT),
+        (b"\x80" * 5, 5, OVERLONG),
+        (b"\x80" * 9, 10, CUT),
+        (b"\x80" * 10, 10, OVERLONG),
+    ],
+)
+def test_a_number_without_an_end_is_cut_or_overlong(data: bytes, most: int, why: int) -> None:
+    assert varint(data, 0, len(data), most)[1] == why
+
+
+@pytest.mark.rule("MQTTRPC-16", "MQTTRPC-18", "MQTTRPC-19", "MQTTRPC-35")
+@pytest.mark.parametrize(
+    ("unit", "duration"),
+    [
+        (TimeoutUnit.HOUR, 7_200_000),
+        (TimeoutUnit.MINUTE, 120_000),
+        (TimeoutUnit.SECOND, 2000),
+        (TimeoutUnit.MILLISECOND, 2),
+        (TimeoutUnit.UNSPECIFIED, 2),
+    ],
+)
+def test_a_timeout_is_counted_in_its_unit(unit: TimeoutUnit, duration: int) -> None:
+    assert milliseconds(2, unit) == duration
+
+
+@pytest.mark.rule("MQTTRPC-17", "MQTTRPC-59")
+@pytest.mark.parametrize("unit", TimeoutUnit)
+def test_without_a_timeout_the_default_counts(unit: TimeoutUnit) -> None:
+    assert milliseconds(0, unit) == DEFAULT_TIMEOUT == 30_000
+    assert milliseconds(0, unit, 5) == 5
+
+
+@pytest.mark.rule("MQTTRPC-92")
+@pytest.mark.parametrize(
+    ("duration", "timeout", "unit"),
+    [
+        (1, 1, TimeoutUnit.MILLISECOND),
+        (3_600_000, 3_600_000, TimeoutUnit.MILLISECOND),
+        (MAX_UINT32, MAX_UINT32, TimeoutUnit.MILLISECOND),
+        (MAX_UINT32 + 1, 4_294_968, TimeoutUnit.SECOND),
+        (4_294_968_000, 4_294_968, TimeoutUnit.SECOND),
+        (MAX_UINT32 * 1000, MAX_UINT32, TimeoutUnit.SECOND),
+        (MAX_UINT32 * 1000 + 1, 71_582_789, TimeoutUnit.MINUTE),
+        (MAX_UINT32 * 60_000, MAX_UINT32, TimeoutUnit.MINUTE),
+        (MAX_TIMEOUT - 1, MAX_UINT32, TimeoutUnit.HOUR),
+        (MAX_TIMEOUT, MAX_UINT32, TimeoutUnit.HOUR),
+    ],
+)
+def test_a_timeout_is_written_in_the_finest_unit_that_holds_it(duration: int, timeout: int, unit: TimeoutUnit) -> None:
+    assert written(duration) == (timeout, unit)
+
+
+@given(st.integers(1, MAX_TIMEOUT) | st.integers(1, MAX_UINT32).map(lambda n: n * 1000))
+@pytest.mark.rule("MQTTRPC-92")
+def test_what_is_written_is_never_less_and_exact_where_it_can_be(duration: int) -> None:
+    timeout, unit = written(duration)
+    assert 0 < timeout <= MAX_UINT32
+    back = milliseconds(timeout, unit)
+    exact = any(duration % MILLISECONDS[u] == 0 and duration // MILLISECONDS[u] <= MAX_UINT32 for u in FINEST_FIRST)
+    assert back == duration if exact else duration < back < duration + MILLISECONDS[unit]
+
+
+@pytest.mark.rule("MQTTRPC-92")
+@pytest.mark.parametrize("duration", [0, -1, MAX_TIMEOUT + 1])
+def test_a_duration_no_timeout_holds_is_a_local_error(duration: int) -> None:
+    with pytest.raises(LocalProtocolError) as caught:
+        written(duration)
+    assert caught.value.rule == "MQTTRPC-92"
+
+
+@pytest.mark.rule("MQTTRPC-92")
+def test_seconds_are_rounded_up_to_milliseconds() -> None:
+    assert from_seconds(1.5) == (1500, TimeoutUnit.MILLISECOND)
+    assert from_seconds(0.0001) == (1, TimeoutUnit.MILLISECOND)
+    assert from_seconds(1.1) == (1100, TimeoutUnit.MILLISECOND)
+    assert from_seconds(1e-12) == (1, TimeoutUnit.MILLISECOND)
+    assert from_seconds(MAX_TIMEOUT / 1000) == (MAX_UINT32, TimeoutUnit.HOUR)
+
+
+@pytest.mark.rule("MQTTRPC-92")
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, -math.inf, math.nan, 1e300, 1e308])
+def test_seconds_that_are_no_timeout_are_a_local_error(seconds: float) -> None:
+    with pytest.raises(LocalProtocolError):
+        from_seconds(seconds)
+
+
+@pytest.mark.rule("MQTTRPC-16")
+def test_a_deadline_is_the_start_and_the_duration() -> None:
+    assert deadline(100.0, 1500) == 101.5

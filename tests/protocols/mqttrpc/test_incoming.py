@@ -8,9 +8,8 @@ from polywire.hub.peer import Limits
 from polywire.hub.services import Call, CallError, service_error
 from polywire.protocols.mqttrpc.errors import FAILURES, Failure
 from polywire.protocols.mqttrpc.failures import error_data
-from polywire.protocols.mqttrpc.frames import ErrorData, Request, Response, encode
+from polywire.protocols.mqttrpc.frames import ErrorData, Request, Response, TimeoutUnit, encode
 from polywire.protocols.mqttrpc.incoming import ONE_REQUEST, STREAMS_REMEMBERED, TopicRequests
-from polywire.protocols.mqttrpc.timeouts import TimeoutUnit
 from polywire.wire.frame import Frame
 from tests.protocols.mqttrpc.parties import BridgedSite, MqttClient, SessionCaller, SessionProvider
 

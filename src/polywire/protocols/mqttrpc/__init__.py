@@ -6,7 +6,7 @@ from polywire.lazy import exports
 from polywire.registry import Protocol
 
 if TYPE_CHECKING:
-    from polywire.protocols.mqttrpc.descriptors import Method, Service, read_service, services
+    from polywire.protocols.mqttrpc.connection import Call, ClientCalls, CorrelationIds, Outcome, ServerCalls, Step
     from polywire.protocols.mqttrpc.errors import (
         FAILURES,
         Failure,
@@ -15,20 +15,25 @@ if TYPE_CHECKING:
         RpcError,
         retry_at,
     )
-    from polywire.protocols.mqttrpc.frames import Decoder, ErrorData, Request, Response, encode, failed
-    from polywire.protocols.mqttrpc.state import Shape
-    from polywire.protocols.mqttrpc.streams import Call, ClientCalls, CorrelationIds, Outcome, ServerCalls, Step
-    from polywire.protocols.mqttrpc.timeouts import DEFAULT_TIMEOUT, TimeoutUnit
+    from polywire.protocols.mqttrpc.frames import (
+        DEFAULT_TIMEOUT,
+        Decoder,
+        ErrorData,
+        Request,
+        Response,
+        TimeoutUnit,
+        encode,
+        failed,
+    )
+    from polywire.protocols.mqttrpc.service import Method, Service, Shape, read_service, services
 else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "descriptors": "Method Service read_service services",
+            "connection": "Call ClientCalls CorrelationIds Outcome ServerCalls Step",
             "errors": "FAILURES Failure LocalProtocolError RemoteProtocolError RpcError retry_at",
-            "frames": "Decoder ErrorData Request Response encode failed",
-            "state": "Shape",
-            "streams": "Call ClientCalls CorrelationIds Outcome ServerCalls Step",
-            "timeouts": "DEFAULT_TIMEOUT TimeoutUnit",
+            "frames": "DEFAULT_TIMEOUT Decoder ErrorData Request Response TimeoutUnit encode failed",
+            "service": "Method Service Shape read_service services",
         },
     )
 
@@ -67,5 +72,12 @@ PROTOCOL = Protocol(
     package=__name__,
     decoder="frames:Decoder",
     capture="message",
-    hot=("wire", "frames", "failures", "publisher", "outgoing", "incoming", "session"),
+    hot=(
+        "frames",
+        "failures",
+        "publisher",
+        "outgoing",
+        "incoming",
+        "session",
+    ),
 )

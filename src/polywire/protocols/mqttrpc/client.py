@@ -22,13 +22,19 @@ from polywire.client.errors import ClientError, Closed, Timeout
 from polywire.client.opening import Opening
 from polywire.client.receipt import Receipt
 from polywire.protocols.mqtt import client as mqtt
-from polywire.protocols.mqttrpc.descriptors import Method, Service, read_service, write_requests
+from polywire.protocols.mqttrpc.connection import MAX_CALLS, ClientCalls, CorrelationIds, Outcome, UnknownWarnings
 from polywire.protocols.mqttrpc.errors import LocalProtocolError, RemoteProtocolError, RpcError, retry_at
-from polywire.protocols.mqttrpc.frames import Decoder, Request, Response, encode
-from polywire.protocols.mqttrpc.state import Shape
-from polywire.protocols.mqttrpc.streams import MAX_CALLS, ClientCalls, CorrelationIds, Outcome, UnknownWarnings
-from polywire.protocols.mqttrpc.timeouts import DEFAULT_TIMEOUT, from_seconds
-from polywire.protocols.mqttrpc.topics import request_topic, response_topic, service_topic
+from polywire.protocols.mqttrpc.frames import DEFAULT_TIMEOUT, Decoder, Request, Response, encode, from_seconds
+from polywire.protocols.mqttrpc.handlers import write_requests
+from polywire.protocols.mqttrpc.service import (
+    Method,
+    Service,
+    Shape,
+    read_service,
+    request_topic,
+    response_topic,
+    service_topic,
+)
 
 QOS: Final = 1  # MQTTRPC-72
 SECONDS: Final = DEFAULT_TIMEOUT / 1000

@@ -4,8 +4,7 @@ from typing import Final
 
 from polywire.hub.services import HIGHEST_CODE, LOWEST_CODE, CallError, service_error
 from polywire.protocols.mqttrpc.errors import FAILURES, HANDLER_FAILED, HUB_ERROR, Failure
-from polywire.protocols.mqttrpc.frames import ErrorData, Response
-from polywire.protocols.mqttrpc.timeouts import MAX_UINT32
+from polywire.protocols.mqttrpc.frames import MAX_UINT32, ErrorData, Response
 
 UNAVAILABLE: Final = "Not available, please try again."
 

@@ -4,14 +4,15 @@
 """
 
 import inspect
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from polywire.protocols.mqttrpc.descriptors import Method, Service, with_last
 from polywire.protocols.mqttrpc.errors import BAD_REQUEST, RpcError
-from polywire.protocols.mqttrpc.state import Shape
+from polywire.protocols.mqttrpc.service import Method, Service, Shape
+
+T = TypeVar("T")
 
 
 class Handlers(Protocol):
@@ -78,3 +79,51 @@ def read_message(method: Method, value: bytes) -> Message:
     except DecodeError as error:
         raise RpcError(BAD_REQUEST.code, BAD_REQUEST.tag, f"The request is no {method.request.__name__}.") from error
     return message
+
+
+async def with_last(values: AsyncIterable[T] | Iterable[T]) -> AsyncIterator[tuple[T, bool]]:
+    """Each value, and whether it is known to be the last (MQTTRPC-106).
+
+    An iterable is read one value ahead. With an async one that could mean to wait, so none of its values is marked.
+    """
+    if isinstance(values, AsyncIterable):
+        async for value in values:
+            yield value, False
+        return
+    held: list[T] = []
+    try:
+        for value in values:
+            if held:
+                yield held.pop(), False
+            held.append(value)
+    except Exception:
+        if held:
+            yield held.pop(), False  # it was there before the iterable failed
+        raise
+    if held:
+        yield held.pop(), True
+
+
+def write_requests(method: Method, request: Any) -> AsyncIterator[tuple[bytes, bool]] | bytes:
+    """What is to be sent, serialized, the values of a stream as ``with_last`` gives them.
+
+    A message of another type is refused before it is sent.
+    """
+
+    def serialized(message: Any) -> bytes:
+        if not isinstance(message, method.request):
+            raise TypeError(f"{method.name} takes {method.request.__name__}, not {type(message).__name__}")
+        return message.SerializeToString()
+
+    if not method.shape.streams_requests:
+        return serialized(request)
+
+    if not isinstance(request, AsyncIterable | Iterable):
+        name = method.request.__name__
+        raise TypeError(f"{method.name} takes an iterable or async iterable of {name}, not {type(request).__name__}")
+
+    async def each() -> AsyncIterator[tuple[bytes, bool]]:
+        async for message, last in with_last(request):
+            yield serialized(message), last
+
+    return each()

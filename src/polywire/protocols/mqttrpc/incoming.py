@@ -13,12 +13,11 @@ from polywire.hub.message import Message
 from polywire.hub.peer import Limits
 from polywire.hub.services import Call, Caller, CallError
 from polywire.protocols.mqttrpc import errors
+from polywire.protocols.mqttrpc.connection import Outcome, ServerCalls, UnaryMethods
 from polywire.protocols.mqttrpc.errors import Failure
 from polywire.protocols.mqttrpc.failures import failed_call, refusal, refused
-from polywire.protocols.mqttrpc.frames import Request, Response
+from polywire.protocols.mqttrpc.frames import Request, Response, milliseconds
 from polywire.protocols.mqttrpc.publisher import TopicPublisher
-from polywire.protocols.mqttrpc.streams import Outcome, ServerCalls, UnaryMethods
-from polywire.protocols.mqttrpc.timeouts import milliseconds
 
 MAX_CALLS: Final = 65_536
 STREAMS_REMEMBERED: Final = 4096

@@ -13,15 +13,12 @@ from polywire.hub.demand import Watcher
 from polywire.hub.hub import FORBIDDEN, Hub
 from polywire.hub.message import Message
 from polywire.hub.services import END, Call, CallError, Provider
+from polywire.protocols.mqttrpc.connection import ClientCalls, CorrelationIds, UnknownWarnings
 from polywire.protocols.mqttrpc.errors import NO_METHOD, OVERLOADED, TOO_LARGE, LocalProtocolError
 from polywire.protocols.mqttrpc.failures import call_error, refusal
-from polywire.protocols.mqttrpc.frames import Request, Response
-from polywire.protocols.mqttrpc.methods import parse_type_url
+from polywire.protocols.mqttrpc.frames import MAX_TIMEOUT, Request, Response, from_seconds
 from polywire.protocols.mqttrpc.publisher import TopicPublisher
-from polywire.protocols.mqttrpc.state import Shape
-from polywire.protocols.mqttrpc.streams import ClientCalls, CorrelationIds, UnknownWarnings
-from polywire.protocols.mqttrpc.timeouts import MAX_TIMEOUT, from_seconds
-from polywire.protocols.mqttrpc.topics import service_topic
+from polywire.protocols.mqttrpc.service import Shape, parse_type_url, service_topic
 
 MAX_CALLS: Final = 65_536
 SERVICES_REMEMBERED: Final = 1024

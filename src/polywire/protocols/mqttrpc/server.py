@@ -24,7 +24,7 @@ from polywire.client.errors import Refused
 from polywire.client.opening import Opening
 from polywire.protocols.mqtt import client as mqtt
 from polywire.protocols.mqttrpc.client import PER_CLIENT, QOS, SECONDS, SHARED
-from polywire.protocols.mqttrpc.descriptors import Service, read_service
+from polywire.protocols.mqttrpc.connection import MAX_CALLS, Call, Outcome, ServerCalls
 from polywire.protocols.mqttrpc.errors import (
     BAD_REQUEST,
     DRAINING,
@@ -39,8 +39,7 @@ from polywire.protocols.mqttrpc.errors import (
 )
 from polywire.protocols.mqttrpc.frames import Decoder, ErrorData, Request, Response, encode, failed
 from polywire.protocols.mqttrpc.handlers import Handlers, TypedHandlers
-from polywire.protocols.mqttrpc.streams import MAX_CALLS, Call, Outcome, ServerCalls
-from polywire.protocols.mqttrpc.topics import answer_topic, request_filter, service_topic
+from polywire.protocols.mqttrpc.service import Service, answer_topic, read_service, request_filter, service_topic
 
 IDLE_SECONDS: Final = 60.0
 TICK: Final = 0.1

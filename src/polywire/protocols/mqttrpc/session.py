@@ -18,7 +18,7 @@ from polywire.protocols.mqttrpc.frames import Decoder, Request, Response
 from polywire.protocols.mqttrpc.incoming import TopicRequests
 from polywire.protocols.mqttrpc.outgoing import TopicProvider
 from polywire.protocols.mqttrpc.publisher import TopicPublisher
-from polywire.protocols.mqttrpc.topics import service_of
+from polywire.protocols.mqttrpc.service import service_of
 
 
 @final
