@@ -6,9 +6,9 @@ are built on.
 
 from typing import TYPE_CHECKING
 
+from polywire.client.errors import AttachmentFailed
 from polywire.lazy import exports
 from polywire.registry import FEATURES, WEBSOCKET, Listener, Protocol
-from polywire.client.errors import AttachmentFailed
 from polywire.wire.frame import Role
 
 if TYPE_CHECKING:
