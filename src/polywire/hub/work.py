@@ -20,7 +20,7 @@ WAIT: Final = 2
 TURN: Final = 3
 
 BUDGET: Final = 1_000_000
-ALONE: Final = 8_000_000
+ALONE: Final = 20_000_000
 """Nanoseconds of work in one turn of the loop, after which the current step is the last.
 
 ``ALONE`` is for times when only busy connections are there: nobody is kept waiting then, and longer slices cost less.
