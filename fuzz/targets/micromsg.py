@@ -4,7 +4,7 @@ import json
 from typing import Never
 
 from fuzz.contract import Outcome, check_stream, decode
-from polywire.protocols.micromsg import dotnet, negotiation
+from polywire.protocols.micromsg.connection import Connection, Ended, Limits, Terms
 from polywire.protocols.micromsg.errors import ENDS_CONNECTION, MalformedError
 from polywire.protocols.micromsg.filters import (
     UNSUBSCRIBE,
@@ -30,7 +30,6 @@ from polywire.protocols.micromsg.frames import (
 )
 from polywire.protocols.micromsg.text import (
     BATCH_ACK,
-    LARGEST_COUNT,
     NamedExtension,
     batch_ack,
     json_problem,
@@ -40,12 +39,12 @@ from polywire.protocols.micromsg.text import (
     write_extensions,
     write_properties,
 )
-from polywire.wire.frame import Frame
+from polywire.wire.frame import Frame, Role
 
 LIMIT = 600
 HEADER = 7 + 255 + LIMIT + 4
 SUGGESTED = (NamedExtension("json"), batch_ack(5))
-TERMS = negotiation.Terms("fuzz", optional=SUGGESTED, max_count=20, forwards=True)
+TERMS = Terms("fuzz", optional=SUGGESTED, max_count=20, forwards=True)
 
 
 def decoder(mode: int) -> Decoder:
@@ -67,7 +66,8 @@ def run(data: bytes) -> None:
     whole = check_stream(lambda: decoder(mode), data[1:], [cut, 2 * cut + 1], held=HEADER + LIMIT)
     for frame in whole.frames:
         check_frame(frame)
-    check_negotiation([frame for frame in whole.frames if isinstance(frame, Handshake)])
+    for role in Role:
+        check_connection(role, data[1:])
     check_texts(data[1:])
 
 
@@ -81,8 +81,6 @@ def check_frame(frame: Frame) -> None:
             counted = Handshake(identity, with_count(required), with_count(optional), major, minor, flags)
             assert again == Outcome([counted], None)
             return
-        case Extension(_, payload):
-            dotnet.TypeReader().told(payload)
         case Error(name) if name not in ENDS_CONNECTION:
             return
         case Command():
@@ -100,19 +98,21 @@ def check_frame(frame: Frame) -> None:
     assert again == Outcome([frame], None), (frame, again)
 
 
-def check_negotiation(messages: list[Handshake]) -> None:
-    """Any handshake messages are agreed on or refused."""
-    for offer in messages[:1]:
-        reply = negotiation.reply(offer, TERMS)
-        final = negotiation.final(offer, TERMS)
-        if isinstance(final, Handshake):
-            encode(final)
-            assert 0 <= negotiation.agreed(offer, final).window <= LARGEST_COUNT
-        if isinstance(reply, Handshake):
-            encode(reply)
-            for received in messages[1:]:
-                agreement = negotiation.agree(offer, reply, received, TERMS)
-                assert isinstance(agreement, Error) or agreement.window <= TERMS.max_count
+def check_connection(role: Role, data: bytes) -> None:
+    """Either end of a connection takes any bytes, and what it answers can be read by the other end."""
+    connection = Connection(role, TERMS, Limits(LIMIT, LIMIT, LIMIT, LIMIT))
+    said = connection.handshake() if role is Role.CLIENT else b""
+    connection.receive(data)
+    while (event := connection.next_event()) is not None:
+        if isinstance(event, Handshake) and not connection.is_established():
+            said += connection.handshake()
+        elif isinstance(event, Message) and connection.ack_number:
+            said += connection.acknowledge(event.sequence)
+        elif isinstance(event, Ended):
+            said += connection.close(event.error)
+    Decoder(SERVER if role is Role.CLIENT else CLIENT, max_handshake=1 << 20).feed(said)
+    if connection.agreement is not None:
+        assert 0 <= connection.agreement.window <= TERMS.max_count
 
 
 def check_texts(data: bytes) -> None:

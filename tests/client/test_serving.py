@@ -53,7 +53,7 @@ KINDS = {
     "umq": Kind(_umq, umq.connect, "nothing was heard of you for too long"),
     "sabc": Kind(_sabc, sabc.connect, "the other side ended the session"),
     "sabc-ws": Kind(lambda gate, **options: _sabc(gate, path="/sabc", **options), sabc.connect, "ended the session"),
-    "micromsg": Kind(_micromsg, micromsg.connect, "nothing was heard of you for too long"),
+    "micromsg": Kind(_micromsg, micromsg.connect, "no data received within the idle timeout"),
 }
 
 

@@ -1,41 +1,26 @@
-"""A blocking MicroMsg2 client for tests, on the codec: with acks, topics and .NET types."""
+"""A blocking MicroMsg2 client for tests: with acks, topics and .NET types."""
 
 from collections.abc import Callable, Mapping
 
-from polywire.protocols.micromsg import (
-    CLIENT,
-    Command,
-    Decoder,
-    Error,
-    Extension,
-    Handshake,
-    Message,
-    NamedExtension,
-    encode,
-)
-from polywire.protocols.micromsg.dotnet import TypeReader, TypeWriter
+from polywire.protocols.micromsg import Command, Error, Extension, Handshake, Message, NamedExtension, Terms
+from polywire.protocols.micromsg.connection import Connection, Ended
 from polywire.protocols.micromsg.text import read_properties, write_properties
-from polywire.protocols.micromsg.windows import ack, following, read_ack
-from polywire.wire.frame import Frame
+from polywire.wire.frame import Frame, Role
 from tests.interop.speaker import TYPE_NAME, CannotSayError, HeaderValue, Heard, RefusedError, Speaker, Wire
 
 CONTENT_TYPE = "content-type"
-PUB_SUB, BATCH_ACK, DOTNET = 1, 2, 3
 
 
 class Micromsg(Speaker):
     def __init__(self, wire: Wire, user: str = "", password: str = "") -> None:
         super().__init__(wire)
-        self._decoder = Decoder(CLIENT)
-        self._reader, self._writer = TypeReader(), TypeWriter(DOTNET)
-        self._types: dict[int, str] = {}
-        self._sequence = 0
         wanted = tuple(NamedExtension(name) for name in ("pub-sub", "batch-ack", "dotnet"))
         if user:
             wanted = (*wanted, NamedExtension("x-auth", (("user", user), ("password", password))))
-        self._send(Handshake("interop", wanted))
+        self._connection = Connection(Role.CLIENT, Terms("interop", required=wanted))
+        self._types: dict[int, str] = {}
+        self.wire.send(self._connection.handshake())
         self._expect(lambda frame: frame if isinstance(frame, Handshake) else None)
-        self._send(Handshake("interop", wanted))
         self.ping()
 
     def ping(self) -> None:
@@ -60,19 +45,17 @@ class Micromsg(Speaker):
         if attachments or retain:
             raise CannotSayError("MicroMsg2 has neither attachments nor retained messages")
         carried = dict(headers or {})
-        told = self._writer.before(str(carried.pop(TYPE_NAME, "")))
-        if told is not None:
-            self._send(told)
+        type_name = str(carried.pop(TYPE_NAME, ""))
         if content_type:
             carried[CONTENT_TYPE] = content_type
-        self._sequence = following(self._sequence)
-        self._send(Message(self._sequence, _destination(channel), body, write_properties(carried)))
+        connection = self._connection
+        self.wire.send(connection.send_message(_destination(channel), body, write_properties(carried), type_name))
         self._expect(self._acks)
 
     def receive(self, *, acknowledge: bool = True) -> Heard:
         frame = self._until(lambda frame: frame if isinstance(frame, Message) else None)
         if acknowledge:
-            self._send(ack(BATCH_ACK, frame.sequence))
+            self.wire.send(self._connection.acknowledge(frame.sequence))
         headers = read_properties(frame.properties)
         content_type = str(headers.pop(CONTENT_TYPE, ""))
         type_name = self._types.pop(frame.sequence)
@@ -81,9 +64,7 @@ class Micromsg(Speaker):
         return Heard(_channel(frame.destination), frame.payload, headers, content_type)
 
     def _acks(self, frame: Frame) -> Extension | None:
-        if isinstance(frame, Extension) and read_ack(frame.payload) == self._sequence:
-            return frame
-        return None
+        return frame if isinstance(frame, Extension) and not self._connection.outgoing.pending() else None
 
     def _expect(self, wanted: Callable[[Frame], Frame | None]) -> None:
         """Wait for a frame; an ERROR before it is raised once it is there, or where it never comes."""
@@ -95,17 +76,18 @@ class Micromsg(Speaker):
             raise RefusedError(found.name, str(arguments))
 
     def _send(self, frame: Frame) -> None:
-        self.wire.send(encode(frame))
+        self.wire.send(self._connection.send(frame))
 
     def _heard(self, data: str | bytes) -> list[Frame]:
         assert isinstance(data, bytes)
+        self._connection.receive(data)
         found = []
-        for frame in self._decoder.feed(data):
-            if isinstance(frame, Extension) and frame.number == DOTNET:
-                assert self._reader.told(frame.payload) is None
-                continue
-            if isinstance(frame, Message):
-                self._types[frame.sequence] = self._reader.current
+        while (frame := self._connection.next_event()) is not None:
+            assert not isinstance(frame, Ended), frame
+            if isinstance(frame, Handshake):
+                self.wire.send(self._connection.handshake())
+            elif isinstance(frame, Message):
+                self._types[frame.sequence] = self._connection.type_name
             found.append(frame)
         return found
 

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from polywire.client.serving import Server
 from polywire.protocols.micromsg import Limits, Peer, connect, serve
-from polywire.protocols.micromsg.peer.audience import Subscribed
-from polywire.protocols.micromsg.peer.handling import Handler
-from polywire.protocols.micromsg.peer.limits import DEFAULT_LIMITS
-from polywire.protocols.micromsg.peer.peer import Login
+from polywire.protocols.micromsg.connection import DEFAULT_LIMITS
+from polywire.protocols.micromsg.peer import Handler, Login, Subscribed
 
 
 @dataclass(frozen=True)

@@ -469,7 +469,8 @@ def test_an_error_that_nothing_is_about_is_handed_on() -> None:
 def test_who_breaks_a_rule_is_told_and_sent_away() -> None:
     async def main() -> None:
         async with connected(Kept()) as both:
-            both.near.outflow.send(Extension(2, b"\x00\x09"))
+            assert both.near.outflow.link is not None
+            both.near.outflow.link.write(encode(Extension(2, b"\x00\x09")))
             await both.near.wait_ended()
             with pytest.raises(Closed, match="bad-ack"):
                 await both.near.send("x", "y")
@@ -488,9 +489,9 @@ def test_closing_the_server_lets_what_is_under_way_finish() -> None:
 
         async with serve(handler, port=0) as server, connect(server.url) as peer:
             first = await peer.post("jobs", "first")
-            await until(lambda: any(len(each._handling) for each in server.peers))
+            await until(lambda: any(each._work.due for each in server.peers))
             closing = asyncio.create_task(server.close())
-            await until(lambda: any(each._handling.draining for each in server.peers))
+            await until(lambda: any(each._draining for each in server.peers))
             second = await peer.post("jobs", "second")
             await peer.ping()
             release.set()
@@ -514,7 +515,7 @@ def test_cancelled_sends_subscriptions_and_pings_leave_nothing_behind() -> None:
         async with connected(handler, window=2) as both:
             work = [asyncio.create_task(both.near.send("x", str(number))) for number in range(5)]
             work.append(asyncio.create_task(both.near.ping()))
-            await until(lambda: len(both.far._handling) == 2)
+            await until(lambda: both.far._work.due == 2)
             work.append(asyncio.ensure_future(asyncio.create_task(both.near.ping())))
             for each in work:
                 each.cancel()
@@ -525,7 +526,7 @@ def test_cancelled_sends_subscriptions_and_pings_leave_nothing_behind() -> None:
             await asyncio.wait([subscribing])
             await both.near.ping()
             assert both.far.subscriptions == {}
-            assert len(both.near._asking) == 0
+            assert len(both.near._commands) == 0
             await both.far.close()
 
     run(main)

@@ -70,7 +70,7 @@ async def talk(role: str, said: list[Frame | bytes]) -> None:
     asking: list[asyncio.Task[object]] = []
     with contextlib.suppress(PolywireError):
         if role == CLIENT:
-            peer.outflow.send(peer._shaking.offer())
+            peer._shake()
             peer.received(encode(Handshake("you", (), USED)), False)
         else:
             peer.received(encode(Handshake("you", USED)) + encode(Handshake("you", USED)), False)
@@ -85,7 +85,7 @@ async def talk(role: str, said: list[Frame | bytes]) -> None:
     peer.lost(None)
     await asyncio.gather(*asking, return_exceptions=True)
     assert not peer.is_open
-    assert len(peer.outflow) == len(peer._asking) == len(peer._handling) == len(peer._inflow) == 0
+    assert len(peer.outflow) == len(peer._commands) == peer._work.due == len(peer._inflow) == 0
     decoder = Decoder(SERVER if role == CLIENT else CLIENT)
     decoder.feed(b"".join(link.written))
 

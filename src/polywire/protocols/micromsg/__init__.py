@@ -1,6 +1,6 @@
 """MicroMsg2: negotiated extensions, reliable queues and topics with filters.
 
-``connect`` and ``serve`` are for programs; the rest is the codec and its tables, which they and the hub stand on.
+``connect`` and ``serve`` are for programs; the rest is the codec and its tables, on which they and the hub are built.
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +9,8 @@ from polywire.lazy import exports
 from polywire.registry import Listener, Protocol
 
 if TYPE_CHECKING:
-    from polywire.protocols.micromsg.client import connect
+    from polywire.protocols.micromsg.client import connect, publish, serve
+    from polywire.protocols.micromsg.connection import Agreement, Limits, ReceiveWindow, SendWindow, Terms
     from polywire.protocols.micromsg.errors import (
         LocalProtocolError,
         MalformedError,
@@ -29,32 +30,19 @@ if TYPE_CHECKING:
         encode,
         renumbered,
     )
-    from polywire.protocols.micromsg.negotiation import Agreement, Terms
-    from polywire.protocols.micromsg.peer.failures import Failure
-    from polywire.protocols.micromsg.peer.inflow import Received
-    from polywire.protocols.micromsg.peer.limits import Limits
-    from polywire.protocols.micromsg.peer.peer import Peer
-    from polywire.protocols.micromsg.peer.subscribing import Subscription
-    from polywire.protocols.micromsg.server import publish, serve
+    from polywire.protocols.micromsg.peer import Failure, Peer, Received, Subscription
     from polywire.protocols.micromsg.text import NamedExtension
-    from polywire.protocols.micromsg.windows import ReceiveWindow, SendWindow
 else:
     __getattr__, __dir__ = exports(
         __name__,
         {
-            "client": "connect",
+            "client": "connect publish serve",
+            "connection": "Agreement Limits ReceiveWindow SendWindow Terms",
             "errors": "LocalProtocolError MalformedError RemoteProtocolError ends_connection",
             "filters": "Clause Filter matches",
             "frames": "CLIENT SERVER Command Decoder Error Extension Handshake Message encode renumbered",
-            "negotiation": "Agreement Terms",
-            "peer.failures": "Failure",
-            "peer.inflow": "Received",
-            "peer.limits": "Limits",
-            "peer.peer": "Peer",
-            "peer.subscribing": "Subscription",
-            "server": "publish serve",
+            "peer": "Failure Peer Received Subscription",
             "text": "NamedExtension",
-            "windows": "ReceiveWindow SendWindow",
         },
     )
 
@@ -114,14 +102,14 @@ PROTOCOL = Protocol(
             "content_type",
         }
     ),
-    bus="polywire.client.over_micromsg:connect",
+    bus="bus:connect",
     decoder="frames:Decoder",
     decoder_options=lambda role, _capture: {"role": role},
     hot=(
         "text",
         "frames",
         "filters",
-        "windows",
+        "connection",
         "bridge",
         "outgoing",
         "receivers",

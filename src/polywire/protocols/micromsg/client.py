@@ -1,30 +1,33 @@
-"""MicroMsg2's client: opens a connection and gives the ``Peer`` at its end.
+"""MicroMsg2's client, and its server without a hub: they open and accept connections, each with a ``Peer`` at its end.
 
     async with micromsg.connect("micromsg://127.0.0.1:7102") as peer:
         await peer.send("topic/rooms/kitchen", "21", {"room": 1})
 
-It works against any server that agrees on the extensions asked for.
+    async with micromsg.serve(handler, "127.0.0.1", 7102) as server:
+        await micromsg.publish(server.peers, "topic/rooms/kitchen", "21")
+
+A client works against any server that agrees on the extensions asked for.
 """
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from polywire.client.address import Address, parse
+from polywire.client.address import PORTS, Address, parse
 from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import ConnectFailed
+from polywire.client.listening import HANDSHAKE_TIME
 from polywire.client.opening import Opening
 from polywire.client.reconnect import OnDisconnect
-from polywire.protocols.micromsg.frames import CLIENT
-from polywire.protocols.micromsg.negotiation import Terms
-from polywire.protocols.micromsg.peer.handling import Handler
-from polywire.protocols.micromsg.peer.limits import DEFAULT_LIMITS, Limits
-from polywire.protocols.micromsg.peer.peer import Peer
-from polywire.protocols.micromsg.text import BATCH_ACK, KNOWN, PUB_SUB, X_AUTH, NamedExtension, batch_ack
+from polywire.client.serving import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
+from polywire.protocols.micromsg.connection import DEFAULT_LIMITS, Limits, Terms
+from polywire.protocols.micromsg.peer import NO_PROPERTIES, Handler, Login, Peer, Subscribed
+from polywire.protocols.micromsg.text import BATCH_ACK, KNOWN, PUB_SUB, X_AUTH, NamedExtension, Value, batch_ack
+from polywire.wire.frame import Role
 
 IDENTITY = "polywire"
 WINDOW = 256
-"""Messages that may be unacknowledged each way, unless told otherwise; a server may allow less."""
+"""Messages that may be unacknowledged each way by default; a server may allow less."""
 
 
 def connect(
@@ -55,7 +58,7 @@ def connect(
     terms = terms_of(address, identity, required, optional, window)
 
     async def opened() -> Peer:
-        peer = Peer(CLIENT, terms, handler, limits=limits)
+        peer = Peer(Role.CLIENT, terms, handler, limits=limits)
         await open_peer(peer, address, tls=tls, connect_time=connect_time)
         peer.on_disconnect = on_disconnect
         return peer
@@ -96,3 +99,65 @@ def terms_of(
 
 def _named(name: str, window: int) -> NamedExtension:
     return batch_ack(window) if name == BATCH_ACK else NamedExtension(name)
+
+
+def serve(
+    handler: Handler | None,
+    host: str = "127.0.0.1",
+    port: int = PORTS["micromsg"],
+    *,
+    identity: str = IDENTITY,
+    required: Sequence[str] = (),
+    optional: Sequence[str] = (),
+    window: int = WINDOW,
+    login: Login | None = None,
+    subscribed: Subscribed | None = None,
+    joined: Joined[Peer] | None = None,
+    unix: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    handshake_time: float = HANDSHAKE_TIME,
+    idle_time: float | None = None,
+    drain_time: float = DRAIN_TIME,
+    connections: int = CONNECTIONS,
+) -> Opening[Server[Peer]]:
+    """A server whose messages ``handler`` takes: ``async with`` it, or ``await`` it and close it yourself.
+
+    ``required`` are the extensions clients must use, ``optional`` those it suggests; all of MicroMsg2's may be used.
+    ``login`` looks at what ``x-auth`` says, and raises ``Failure`` to refuse a client. ``subscribed`` is called for
+    each subscription, and may raise ``Failure`` too. ``joined`` is called with each peer that was let in, and may be a
+    coroutine that goes on with it. ``unix`` is the path of a socket to listen on instead of host and port. Port 0 picks
+    one; ``url`` has it. When the server is closed, handlers have ``drain_time`` seconds to finish.
+
+    A client has ``handshake_time`` seconds for its handshake; one that is silent for ``idle_time`` seconds, and for
+    which nothing is in flight, gets ERROR ``shutting-down``. At most ``connections`` are open; more are closed at once.
+    """
+    address = Address("micromsg", "tcp" if tls is None else "tls", host, port)
+    if unix is not None:
+        address = Address("micromsg", "unix", path=unix)
+    terms = terms_of(None, identity, required, optional, window)
+    return serving(
+        lambda: Peer(Role.SERVER, terms, handler, login=login, subscribed=subscribed, limits=limits),
+        address,
+        joined=joined,
+        tls=tls,
+        bounds=Bounds(handshake_time, idle_time, drain_time, connections),
+    )
+
+
+async def publish(
+    peers: Iterable[Peer],
+    destination: str,
+    payload: bytes | str,
+    properties: Mapping[str, Value] = NO_PROPERTIES,
+    *,
+    type_name: str = "",
+) -> int:
+    """Send a message to every peer that has subscribed to it; how many those are.
+
+    It waits for the window of each, so a peer that does not acknowledge holds the publisher up.
+    """
+    wanting = [peer for peer in peers if peer.wants(destination, properties)]
+    posts = [peer.post(destination, payload, properties, type_name=type_name) for peer in wanting]
+    await asyncio.gather(*posts, return_exceptions=True)
+    return len(wanting)

@@ -52,6 +52,8 @@ CLIENT: Final = "client"
 SPLIT: Final = 1_048_576  # MICROMSG-89
 MAX_SEQUENCE: Final = 65535  # MICROMSG-47
 MAX_LENGTH: Final = 0xFFFF_FFFF
+LONGEST_DELAY: Final = 0xFFFF_FFFF
+"""The most milliseconds that a nack can carry."""
 
 MAX_MESSAGE: Final = 16 * 1024 * 1024
 MAX_CONTROL: Final = 64 * 1024
@@ -459,6 +461,33 @@ def renumbered(octets: bytes, sequence: int) -> bytes:
         out.write(octets[pos + 3 : following])
         pos = following
     return out.getvalue()
+
+
+def ack(number: int, sequence: int) -> Extension:
+    """MICROMSG-67: the frame that acknowledges a message; ``number`` is that of the ack extension."""
+    return Extension(number, sequence.to_bytes(2, "big"))
+
+
+def read_ack(payload: bytes) -> int | Error:
+    """The sequence number in an ack, or the ERROR to answer with."""
+    if len(payload) != 2:
+        return Error(BAD_FRAME, (("reason", f"an ack has a payload of 2 bytes, not of {len(payload)}"),))
+    return int.from_bytes(payload, "big")
+
+
+def nack(number: int, sequence: int, delay: float, reason: str) -> Extension:
+    """MICROMSG-196: the frame that rejects a message; ``number`` is that of ``x-nack``."""
+    milliseconds = min(max(0, round(delay * 1000)), LONGEST_DELAY)
+    payload = sequence.to_bytes(2, "big") + milliseconds.to_bytes(4, "big")
+    return Extension(number, payload + reason.encode(errors="replace"))
+
+
+def read_nack(payload: bytes) -> tuple[int, float, str] | Error:
+    """The sequence number, the delay in seconds and the reason in a nack, or the ERROR to answer with."""
+    if len(payload) < 6:
+        return Error(BAD_FRAME, (("reason", f"a nack has a payload of at least 6 bytes, not of {len(payload)}"),))
+    delay = int.from_bytes(payload[2:6], "big") / 1000
+    return int.from_bytes(payload[:2], "big"), delay, payload[6:].decode(errors="replace")
 
 
 def _message(message: Message) -> bytes:

@@ -5,10 +5,9 @@ It agrees on vendor extensions that a client offers as optional, too, and passes
 
 from typing import Final, final
 
-from polywire.protocols.micromsg import negotiation
+from polywire.protocols.micromsg.connection import Agreement, Terms, agree, reply_to
 from polywire.protocols.micromsg.errors import BAD_HANDSHAKE
 from polywire.protocols.micromsg.frames import Error, Handshake
-from polywire.protocols.micromsg.negotiation import Agreement, Terms
 from polywire.protocols.micromsg.text import DEFAULT_COUNT, LARGEST_COUNT, batch_ack
 
 IDENTITY: Final = "polywire"
@@ -28,7 +27,7 @@ class Greeting:
     def reply(self, offer: Handshake) -> Handshake | Error:
         """MICROMSG-16: the answer to the client's offer. What it asks of ``batch-ack`` it gets, within the limit."""
         self.offered = offer
-        reply = negotiation.reply(offer, self._terms)
+        reply = reply_to(offer, self._terms)
         if isinstance(reply, Handshake):
             self._replied = reply
         return reply
@@ -38,4 +37,4 @@ class Greeting:
         offered, replied = self.offered, self._replied
         if offered is None or replied is None:
             return Error(BAD_HANDSHAKE, (("reason", "a final message came where an offer was due"),))
-        return negotiation.agree(offered, replied, received, self._terms)
+        return agree(offered, replied, received, self._terms)

@@ -22,9 +22,9 @@ from polywire.protocols.micromsg.bridge import (
     type_name,
     vendor_frames,
 )
+from polywire.protocols.micromsg.connection import SendWindow
 from polywire.protocols.micromsg.dotnet import TypeWriter
 from polywire.protocols.micromsg.frames import Error, Extension, encode, renumbered
-from polywire.protocols.micromsg.windows import SendWindow
 
 SLOW_READER: Final = "slow-reader"
 UNENCODABLE: Final = "unencodable"

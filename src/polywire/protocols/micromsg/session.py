@@ -34,18 +34,26 @@ from polywire.protocols.micromsg.bridge import (
     headers,
     write_vendor_frames,
 )
+from polywire.protocols.micromsg.connection import Agreement, Event, ReceiveWindow, State, after
 from polywire.protocols.micromsg.dotnet import TypeReader
 from polywire.protocols.micromsg.errors import RemoteProtocolError, ends_connection
 from polywire.protocols.micromsg.filters import UNSUBSCRIBE, read_subscription
-from polywire.protocols.micromsg.frames import Command, Decoder, Error, Extension, Handshake, encode
+from polywire.protocols.micromsg.frames import (
+    Command,
+    Decoder,
+    Error,
+    Extension,
+    Handshake,
+    ack,
+    encode,
+    read_ack,
+    read_nack,
+)
 from polywire.protocols.micromsg.frames import Message as Send
 from polywire.protocols.micromsg.greeting import Greeting
-from polywire.protocols.micromsg.negotiation import Agreement
 from polywire.protocols.micromsg.outgoing import Outgoing
-from polywire.protocols.micromsg.state import Event, State, after
 from polywire.protocols.micromsg.subscribing import Receivers
 from polywire.protocols.micromsg.text import DOTNET, MAX_PROPERTIES, X_NACK, json_problem
-from polywire.protocols.micromsg.windows import ReceiveWindow, ack, read_ack, read_nack
 from polywire.wire.frame import Frame
 
 PROTOCOL: Final = "micromsg"

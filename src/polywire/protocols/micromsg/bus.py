@@ -1,7 +1,8 @@
-"""The one face over MicroMsg2: topics, and queues whose messages are acknowledged.
+"""``polywire.connect`` over MicroMsg2: topics, and queues whose messages are acknowledged.
 
-An ack stands for all messages before it, so what one consumer is not done with would hold up everybody else on the
-connection, and could not be given back to its queue. Each queue that is taken from has a connection of its own.
+An ack stands for all messages before it, so a consumer that is not done with a message would hold up everything else
+on the connection, and its message could not be given back to its queue. Each queue that is consumed has a connection of
+its own.
 """
 
 import asyncio
@@ -22,15 +23,12 @@ from polywire.client.renewed import Stream
 from polywire.protocols.micromsg.client import IDENTITY, WINDOW, open_peer, terms_of
 from polywire.protocols.micromsg.errors import SHUTTING_DOWN
 from polywire.protocols.micromsg.filters import TOPIC_PREFIX
-from polywire.protocols.micromsg.frames import CLIENT
-from polywire.protocols.micromsg.peer.failures import Failure
-from polywire.protocols.micromsg.peer.inflow import Received
-from polywire.protocols.micromsg.peer.peer import Peer
-from polywire.protocols.micromsg.peer.subscribing import Subscription
+from polywire.protocols.micromsg.peer import Failure, Peer, Received, Subscription
 from polywire.protocols.micromsg.text import BATCH_ACK, DOTNET, PUB_SUB, X_NACK, Value, as_key, write_properties
+from polywire.wire.frame import Role
 
 LEAVE_TIME: Final = 2.0
-"""Seconds a hub has to answer that a queue is left."""
+"""Seconds the hub has to answer ``unsubscribe``."""
 
 CONTENT_TYPE: Final = "content-type"
 DOTNET_TYPE: Final = "dotnet-type"
@@ -48,7 +46,7 @@ class MicromsgStream:
         return _message(await self._subscription.inbox.__anext__())
 
     async def leave(self) -> None:
-        """Want no more."""
+        """Unsubscribe."""
         await self._subscription.leave()
 
 
@@ -92,19 +90,19 @@ class MicromsgConnection(PeerConnection[Peer]):
             raise _refused(error) from error
 
     async def offer(self, service: str, handler: Handler) -> None:
-        """Offer a service: MicroMsg2 has none, and the bus has said so."""
+        """Offer a service, which MicroMsg2 has not; the bus does not call this."""
         raise NotImplementedError(service, handler)
 
     async def withdraw(self, service: str) -> None:
-        """Offer it no more."""
+        """As above."""
         raise NotImplementedError(service)
 
     async def call(self, service: str, method: str, body: bytes, options: Options, seconds: float) -> Message:
-        """Call a service: as above."""
+        """As above."""
         raise NotImplementedError(service, method, body, options, seconds)
 
     async def ping(self) -> None:
-        """There and back."""
+        """Wait until the server has handled everything that was sent before."""
         await self._peer.ping()
 
 
@@ -112,8 +110,8 @@ class MicromsgAdapter(PeerAdapter[MicromsgConnection]):
     """MicroMsg2 as the bus sees it."""
 
     def __init__(self, address: Address, settings: Settings) -> None:
-        super().__init__(address, settings, _dial, window=1 << 30)  # its own window is narrower
-        self._consumers: set[Consuming] = set()
+        super().__init__(address, settings, _dial, window=1 << 30)  # its own window is smaller
+        self._consumers: set[MicromsgConsumer] = set()
 
     async def consume(self, queue: str, limit: int) -> Source[Message]:
         """Take from a queue, on a connection of its own."""
@@ -124,22 +122,22 @@ class MicromsgAdapter(PeerAdapter[MicromsgConnection]):
         except BaseException:
             await adapter.close()
             raise
-        consuming = Consuming(adapter, source, self._consumers.discard)
-        self._consumers.add(consuming)
-        return consuming
+        consumer = MicromsgConsumer(adapter, source, self._consumers.discard)
+        self._consumers.add(consumer)
+        return consumer
 
     async def close(self) -> None:
-        """Leave nothing behind."""
-        for consuming in list(self._consumers):
-            await consuming.close()
+        """Close all connections."""
+        for consumer in list(self._consumers):
+            await consumer.close()
         await super().close()
 
 
-class Consuming:
-    """A queue that is taken from."""
+class MicromsgConsumer:
+    """A queue that is consumed, on a connection of its own."""
 
     def __init__(
-        self, adapter: MicromsgAdapter, source: Source[Message], closed: "Callable[[Consuming], None]"
+        self, adapter: MicromsgAdapter, source: Source[Message], closed: "Callable[[MicromsgConsumer], None]"
     ) -> None:
         self._adapter = adapter
         self._source = source
@@ -149,9 +147,9 @@ class Consuming:
         return await self._source.__anext__()
 
     async def close(self) -> None:
-        """Want no more: what is not acknowledged goes back to the queue with the end of the connection.
+        """Stop: what is not acknowledged goes back to the queue at the end of the connection.
 
-        The hub is told before, so that it does not hold the end against messages that nobody has looked at.
+        The hub is notified before, so that messages which nobody has looked at don't count as delivered.
         """
         self._closed(self)
         with contextlib.suppress(TimeoutError):
@@ -170,7 +168,7 @@ async def connect(address: Address, settings: Settings) -> MicromsgAdapter:
 async def _dial(adapter: PeerAdapter[MicromsgConnection]) -> MicromsgConnection:
     address, settings = adapter.address, adapter.settings
     identity = settings.client_id or IDENTITY
-    peer = Peer(CLIENT, terms_of(address, identity, (PUB_SUB,), (BATCH_ACK, DOTNET, X_NACK), WINDOW))
+    peer = Peer(Role.CLIENT, terms_of(address, identity, (PUB_SUB,), (BATCH_ACK, DOTNET, X_NACK), WINDOW))
     await open_peer(peer, address, tls=settings.tls, connect_time=settings.connect_time)
     peer.on_lost = adapter.lost
     peer.on_room = adapter.moved

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polywire.protocols.micromsg.connection import Connection, ReceiveWindow, SendWindow, Terms
 from polywire.protocols.micromsg.errors import LocalProtocolError
-from polywire.protocols.micromsg.frames import Error, Extension
-from polywire.protocols.micromsg.windows import ReceiveWindow, SendWindow, ack, distance, following, read_ack
+from polywire.protocols.micromsg.frames import Error, Extension, Message, ack, encode, read_ack
+from polywire.protocols.micromsg.text import NamedExtension, batch_ack
+from tests.protocols.micromsg.pairs import events, pair, violation
 
 
 def sent(window: SendWindow, count: int) -> list[int]:
@@ -81,21 +83,12 @@ def test_an_early_ack_makes_room() -> None:
     assert not window.is_open()
 
 
-@pytest.mark.rule("MICROMSG-69", "MICROMSG-118")
+@pytest.mark.rule("MICROMSG-69", "MICROMSG-118", "MICROMSG-47")
 def test_the_documents_example_acknowledges_five_across_the_wrap() -> None:
     window = at(65533, 10)
     assert sent(window, 5) == [65534, 65535, 1, 2, 3]
     assert window.acked(3) == 5
     assert window.pending() == 0
-
-
-@pytest.mark.rule("MICROMSG-69", "MICROMSG-47")
-def test_numbers_are_counted_across_the_wrap() -> None:
-    assert following(65535) == 1
-    assert following(1) == 2
-    assert distance(65533, 3) == 5
-    assert distance(65535, 1) == 1
-    assert distance(3, 3) == 0
 
 
 @pytest.mark.rule("MICROMSG-128")
@@ -204,3 +197,69 @@ def test_the_number_that_is_due_is_the_one_taken_next() -> None:
         due = window.due()
         assert window.take() == due
     assert due == 2
+
+
+def acking(extension: NamedExtension) -> tuple[Connection, Connection]:
+    """A client and a server that have agreed on acks."""
+    return pair(Terms("c", (extension.name,), (extension,)), Terms("s", max_count=100))
+
+
+def send(connection: Connection, count: int = 1) -> bytes:
+    return b"".join(connection.send_message("q", b"") for _ in range(count))
+
+
+@pytest.mark.rule("MICROMSG-06", "MICROMSG-45", "MICROMSG-64", "MICROMSG-68", "MICROMSG-126")
+@pytest.mark.parametrize("swapped", [False, True], ids=["client", "server"])
+def test_whichever_side_sends_stops_at_the_agreed_number_until_an_ack(swapped: bool) -> None:
+    near, far = acking(batch_ack(3))
+    sender, receiver = (far, near) if swapped else (near, far)
+    assert len(events(receiver, send(sender, 3))) == 3
+    with pytest.raises(LocalProtocolError) as caught:
+        send(sender)
+    assert caught.value.rule == "MICROMSG-06"
+    assert len(events(sender, receiver.acknowledge(2))) == 1
+    assert sender.acknowledged == 2
+    assert len(events(receiver, send(sender, 2))) == 2
+    events(sender, receiver.acknowledge(5))
+    assert (sender.acknowledged, sender.outgoing.pending(), receiver.incoming.pending()) == (3, 0, 0)
+
+
+@pytest.mark.rule("MICROMSG-05", "MICROMSG-44", "MICROMSG-127")
+def test_with_ack_each_message_waits_for_the_one_before() -> None:
+    near, far = acking(NamedExtension("ack"))
+    for number in (1, 2):
+        assert events(far, send(near)) == [Message(number, "q", b"")]
+        with pytest.raises(LocalProtocolError):
+            send(near)
+        events(near, far.acknowledge(number))
+
+
+@pytest.mark.rule("MICROMSG-125", "MICROMSG-124", "MICROMSG-118", "MICROMSG-128", "MICROMSG-168")
+def test_who_breaks_the_rules_of_the_window_is_disconnected() -> None:
+    def wrong(*frames: Message | Extension) -> str:
+        _, far = acking(batch_ack(2))
+        send(far)
+        return violation(far, b"".join(map(encode, frames))).name
+
+    first, second, third = (Message(number, "q", b"") for number in (1, 2, 3))
+    assert wrong(first, second, third) == "window-exceeded"
+    assert wrong(first, third) == "bad-frame"
+    assert wrong(first, first) == "bad-frame"
+    assert wrong(ack(1, 2)) == "bad-ack"
+    assert wrong(ack(1, 1), ack(1, 1)) == "bad-ack"
+    assert wrong(Extension(1, b"\x01")) == "bad-frame"
+
+
+@pytest.mark.rule("MICROMSG-04", "MICROMSG-43")
+def test_without_acks_a_connection_sends_at_any_time() -> None:
+    near, far = pair()
+    assert len(events(far, send(near, 1000))) == 1000
+
+
+@pytest.mark.rule("MICROMSG-118", "MICROMSG-128")
+def test_this_side_keeps_to_the_rules_of_the_window_too() -> None:
+    near, _ = acking(batch_ack(2))
+    for frame in (Message(2, "q", b""), ack(1, 1), Extension(1, b"")):
+        with pytest.raises(LocalProtocolError):
+            near.send(frame)
+    assert near.send(Message(1, "q", b"")) == encode(Message(1, "q", b""))
