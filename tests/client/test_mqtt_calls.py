@@ -163,7 +163,7 @@ def test_calls_and_services_outlive_a_connection(hub: HubProcess) -> None:
 
 
 def _link(bus: polywire.Bus) -> object:
-    return bus._adapter.client._link  # type: ignore[attr-defined] # MQTT's adapter
+    return bus._adapter.client._peer.link  # type: ignore[attr-defined] # MQTT's adapter
 
 
 def test_a_call_that_is_cancelled_and_a_bus_that_is_closed_leave_nothing(hub: HubProcess) -> None:

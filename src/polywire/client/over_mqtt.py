@@ -15,7 +15,7 @@ from polywire.client.receipt import Receipt
 from polywire.client.source import Reading
 from polywire.protocols.mqtt.client import Client
 from polywire.protocols.mqtt.frames import Publish
-from polywire.protocols.mqtt.listening import Consuming
+from polywire.protocols.mqtt.peer import Consuming
 
 if TYPE_CHECKING:
     from polywire.client.mqtt_calls import Calls, Serving

@@ -101,8 +101,8 @@ def test_a_will_is_published_unless_the_client_disconnects(url: str, name: str) 
             async with connect(url, will=Will(f"{name}/polite", b"never")):
                 pass
             rude = await connect(url, will=Will(f"{name}/rude", b"gone"), backoff=None)
-            assert rude._link is not None
-            rude._link.abort()
+            assert rude._peer.link is not None
+            rude._peer.link.abort()
             assert (await anext(messages)).topic == f"{name}/rude"
             await rude.close()
 
@@ -154,8 +154,8 @@ def test_a_message_that_is_not_acknowledged_comes_again(url: str, name: str) -> 
             delivery.ack()
             assert (await anext(deliveries)).message.payload == b"2"
             await first.ping()
-            assert first._link is not None
-            first._link.abort()
+            assert first._peer.link is not None
+            first._peer.link.abort()
             await first.close()
             async with connect(url, client_id=client_id, clean_session=False) as second:
                 deliveries = await second.consume(name, qos=1)

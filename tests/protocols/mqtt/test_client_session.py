@@ -8,6 +8,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from polywire.client.address import parse
 from polywire.client.errors import BufferFull, Closed, ConnectFailed, Refused, Timeout
+from polywire.client.link import Link
 from polywire.client.listening import listen
 from polywire.client.receipt import Promise
 from polywire.client.reconnect import Backoff
@@ -30,7 +31,7 @@ from polywire.protocols.mqtt import (
     connect,
     encode,
 )
-from polywire.protocols.mqtt import listening as listening_module
+from polywire.protocols.mqtt import peer as peer_module
 from tests.client.loops import run, until
 from tests.protocols.mqtt.server_of_lines import SLOW, Server, served
 
@@ -189,7 +190,7 @@ def test_a_refused_subscription_raises_and_leaves_nothing_behind() -> None:
             server.refused.add("forbidden")
             with pytest.raises(Refused, match="'forbidden'"):
                 await client.subscribe("forbidden")
-            assert client._table.filters(unanswered=False) == []
+            assert client._peer.subscriptions.filters(unanswered=False) == []
             kept = await client.subscribe("later")
             server.refused.add("later")
             await cut(server, client)
@@ -207,10 +208,10 @@ def test_a_subscription_that_is_cancelled_is_taken_back() -> None:
             await until(lambda: bool(server.heard(Subscribe)))
             waiting.cancel()
             await until(lambda: bool(server.heard(Unsubscribe)))
-            assert client._table.filters(unanswered=False) == []
+            assert client._peer.subscriptions.filters(unanswered=False) == []
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(client.subscribe("b"), 0.05)
-            assert client._table.filters(unanswered=False) == []
+            assert client._peer.subscriptions.filters(unanswered=False) == []
 
     run(main)
 
@@ -265,6 +266,31 @@ def test_an_acknowledgement_is_never_sent_on_another_connection() -> None:
     run(main)
 
 
+@pytest.mark.rule("MQTT-145")
+def test_what_a_reader_had_not_acknowledged_is_delivered_again_and_everything_else_once() -> None:
+    async def main() -> None:
+        async with served(client_id="me", clean_session=False) as (server, client):
+            server.connack = Connack(True, 0)
+            deliveries, messages = await client.consume("slow", qos=2), await client.subscribe("fast", qos=2)
+            given_up = await client.consume("closed", qos=2)
+            sent = [Publish(topic, b"x", 2, packet_id=id_) for id_, topic in enumerate(("slow", "fast", "closed"), 1)]
+            server.say(*sent)
+            assert (await anext(deliveries)).message == sent[0]
+            assert await anext(messages) == sent[1]
+            assert (await anext(given_up)).message == sent[2]
+            given_up.close()
+            await cut(server, client)
+            taken = await client.consume("closed", qos=2)
+            assert not server.heard(Pubrec)
+            server.say(*[Publish(each.topic, b"x", 2, dup=True, packet_id=each.packet_id) for each in sent])
+            for reader in (deliveries, taken):
+                (await anext(reader)).ack()
+            await until(lambda: server.heard(Pubrec) == [Pubrec(1), Pubrec(2), Pubrec(3)])
+            assert (len(deliveries), len(messages), len(taken)) == (0, 0, 0)
+
+    run(main)
+
+
 def test_a_reader_may_publish_and_wait_though_its_inbox_is_full() -> None:
     async def main() -> None:
         async with served() as (server, client):
@@ -279,8 +305,26 @@ def test_a_reader_may_publish_and_wait_though_its_inbox_is_full() -> None:
     run(main)
 
 
+def test_messages_that_wait_for_their_reader_outlive_the_connection() -> None:
+    def remember(server: Server) -> None:
+        server.connack = Connack(True, 0)
+
+    async def main() -> None:
+        async with served(client_id="me", clean_session=False, prepare=remember) as (server, client):
+            server.say(Publish("a", b"1", 2, packet_id=1))
+            await client.ping()
+            await cut(server, client)
+            server.say(Publish("a", b"1", 2, dup=True, packet_id=1))
+            await client.ping()
+            messages = await client.subscribe("a", qos=2)
+            assert (await anext(messages)).payload == b"1"
+            await until(lambda: server.heard(Pubrec) == [Pubrec(1)])
+
+    run(main)
+
+
 def test_messages_of_a_remembered_session_wait_for_their_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening_module, "CLAIM_TIME", 0.2)
+    monkeypatch.setattr(peer_module, "CLAIM_TIME", 0.2)
 
     def remember(server: Server) -> None:
         server.connack = Connack(True, 0)
@@ -453,6 +497,33 @@ def test_a_server_that_says_nothing_is_not_waited_for() -> None:
         with pytest.raises(ConnectFailed, match=r"no CONNACK came in 0\.1 s"):
             async with served(connect_time=0.1, prepare=silence):
                 pass
+
+    run(main)
+
+
+def test_what_was_sent_again_on_an_attempt_that_took_too_long_is_sent_on_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with served(client_id="me", clean_session=False, connect_time=0.2) as (server, client):
+            server.connack = Connack(True, 0)
+            server.silent.add("Publish")
+            receipt = client.publish("a", b"1", qos=2)
+            await until(lambda: bool(server.heard(Publish)))
+            open_ = client._peer.open
+
+            def opened_too_late(link: Link) -> "asyncio.Future[Connack]":
+                """The answer is handled, but the time is over at the same moment."""
+                open_(link)
+                monkeypatch.undo()
+                return asyncio.get_running_loop().create_future()
+
+            monkeypatch.setattr(client._peer, "open", opened_too_late)
+            server.links[-1].abort()
+            await until(lambda: len(server.heard(Publish)) == 2)
+            server.silent.clear()
+            assert await receipt is Promise.ACKNOWLEDGED
+            assert len(server.links) == 3
 
     run(main)
 

@@ -1,6 +1,6 @@
-"""MQTT 3.1.1, both sides: packets, topics, the order of packets and the flows of QoS 1 and 2.
+"""MQTT 3.1.1, both ends: packets, topics, the connection between them and the acknowledgements of QoS 1 and 2.
 
-``connect`` is for programs; the rest is the codec, which it and the hub stand on.
+``connect`` is for programs; the rest is sans-IO, and both the hub and the client are built on it.
 """
 
 from typing import TYPE_CHECKING
@@ -10,8 +10,17 @@ from polywire.registry import WEBSOCKET, Listener, Protocol
 
 if TYPE_CHECKING:
     from polywire.protocols.mqtt.client import Client, connect
+    from polywire.protocols.mqtt.connection import (
+        Connection,
+        Order,
+        PacketIds,
+        Receipt,
+        Receiver,
+        Sender,
+        suback,
+        unsuback,
+    )
     from polywire.protocols.mqtt.errors import LocalProtocolError, RemoteProtocolError
-    from polywire.protocols.mqtt.flows import PacketIds, Receipt, Receiver, Sender, suback, unsuback
     from polywire.protocols.mqtt.frames import (
         Connack,
         Connect,
@@ -31,22 +40,20 @@ if TYPE_CHECKING:
         Will,
         encode,
     )
-    from polywire.protocols.mqtt.listening import Consuming, Delivery, Listening
-    from polywire.protocols.mqtt.state import Order
+    from polywire.protocols.mqtt.peer import Consuming, Delivery, Listening
     from polywire.protocols.mqtt.topics import matches
 else:
     __getattr__, __dir__ = exports(
         __name__,
         {
             "client": "Client connect",
+            "connection": "Connection Order PacketIds Receipt Receiver Sender suback unsuback",
             "errors": "LocalProtocolError RemoteProtocolError",
-            "flows": "PacketIds Receipt Receiver Sender suback unsuback",
             "frames": (
                 "Connack Connect Decoder Disconnect Pingreq Pingresp Puback Pubcomp Publish Pubrec Pubrel Suback "
                 "Subscribe Unsuback Unsubscribe Will encode"
             ),
-            "listening": "Consuming Delivery Listening",
-            "state": "Order",
+            "peer": "Consuming Delivery Listening",
             "topics": "matches",
         },
     )
@@ -55,6 +62,7 @@ __all__ = [
     "Client",
     "Connack",
     "Connect",
+    "Connection",
     "Consuming",
     "Decoder",
     "Delivery",
@@ -125,7 +133,7 @@ PROTOCOL = Protocol(
     hot=(
         "topics",
         "frames",
-        "flows",
+        "connection",
         "ledger",
         "stored",
         "outgoing",

@@ -1,42 +1,48 @@
-"""MQTT 3.1.1 for programs: a client in the protocol's own words, which stays connected.
+"""MQTT 3.1.1 for programs: a native client, which stays connected.
 
     async with mqtt.connect("mqtt://127.0.0.1:1883") as client:
         await client.publish("home/door", b"open", qos=1)
         async with await client.subscribe("home/#", qos=1) as messages:
             async for message in messages: ...
 
-It works with any MQTT 3.1.1 server. After a lost connection it comes back and subscribes again where the server has
+It works with any MQTT 3.1.1 server. After a lost connection it reconnects, and subscribes again where the server has
 forgotten it; what was published with QoS 1 or 2 is sent until it is acknowledged.
 """
 
 import asyncio
 import contextlib
+import secrets
 import ssl
 from typing import Final
 
 from polywire.client.address import Address, parse
 from polywire.client.dialing import DIAL_TIME, dial
-from polywire.client.errors import Closed, ConnectFailed, ConnectionLost
-from polywire.client.inbox import LIMIT, Intake
+from polywire.client.errors import Closed, ConnectFailed, ConnectionLost, Refused
+from polywire.client.inbox import LIMIT
 from polywire.client.link import CLOSE_TIME, Link
 from polywire.client.message import Body, octets
 from polywire.client.opening import Opening
 from polywire.client.receipt import Receipt
 from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, Keeper, OnDisconnect, OnReconnect
-from polywire.protocols.mqtt.arriving import Arriving
-from polywire.protocols.mqtt.errors import RemoteProtocolError
-from polywire.protocols.mqtt.frames import ACCEPTED, MAX_PACKET, Connack, Decoder, Disconnect, Will, encode
-from polywire.protocols.mqtt.greeting import greeting, refusal
-from polywire.protocols.mqtt.keep_alive import KeepAlive
-from polywire.protocols.mqtt.listening import Acknowledgements, Consuming, Listening, Table
-from polywire.protocols.mqtt.publishing import WINDOW, Publishing
-from polywire.protocols.mqtt.subscribing import Subscribing
+from polywire.protocols.mqtt.errors import LocalProtocolError
+from polywire.protocols.mqtt.frames import ACCEPTED, MAX_PACKET, SERVER_UNAVAILABLE, Connect, Will, encode
+from polywire.protocols.mqtt.peer import WINDOW, Consuming, Listening, Peer, Subscriptions
 
 KEEP_ALIVE: Final = 60
 
+REFUSALS: Final = (
+    "",
+    "the server does not speak MQTT 3.1.1",
+    "the server rejects the client id",
+    "the server is not available",
+    "wrong user name or password",
+    "not authorized",
+)
+"""By return code of CONNACK (MQTT-083)."""
+
 
 class Client:
-    """A connection to a server. Made by ``connect``, which says what the arguments are."""
+    """A connection to a server. Made by ``connect``, which describes the arguments."""
 
     def __init__(
         self,
@@ -56,32 +62,23 @@ class Client:
         on_reconnect: OnReconnect | None = None,
     ) -> None:
         self.address: Final = address
-        self._connect = greeting(address, client_id, clean_session, keep_alive, will)
         self._tls = tls
         self._connect_time = connect_time
-        self._max_packet = max_packet
         self._keeper = Keeper(
             str(address), self._open, backoff, self._gave_up, on_disconnect=on_disconnect, on_reconnect=on_reconnect
         )
-        self._link: Link | None = None
-        self._connack: asyncio.Future[Connack] | None = None
-        self._decoder = Decoder(role="client", max_packet=max_packet)
-        self._publishing = Publishing(window=window, buffer=buffer)
-        self._subscribing = Subscribing(self._publishing, self._write, remembered=not clean_session)
-        self._intake = Intake(self._awaiting)
-        self._table = Table(self._intake, Acknowledgements(self._write), self._subscribing.forget)
-        self._keep_alive = KeepAlive(keep_alive, lambda: self._intake.paused)
-        self._arriving = Arriving(
-            self._table, self._publishing, self._subscribing, self._keep_alive, self._write, self._answered
+        self._peer = Peer(
+            _connect(address, client_id, clean_session, keep_alive, will),
+            window=window,
+            buffer=buffer,
+            max_packet=max_packet,
+            on_lost=self._keeper.lost,
         )
-        self._first = True
-        self.session_present = False
-        """Whether the server remembered this client when it connected last."""
 
     @property
     def client_id(self) -> str:
         """The one given, or one of our own."""
-        return self._connect.client_id
+        return self._peer.connect.client_id
 
     @property
     def connected(self) -> bool:
@@ -89,174 +86,133 @@ class Client:
         return self._keeper.connected
 
     @property
+    def session_present(self) -> bool:
+        """Whether the server remembered this client when it connected last."""
+        return self._peer.session_present
+
+    @property
     def discarded(self) -> int:
-        """Messages that came and nobody here listens to."""
-        return self._table.discarded
+        """Messages that arrived and that no subscription matched."""
+        return self._peer.subscriptions.discarded
 
     async def start(self) -> None:
         """Connect for the first time. ``connect`` does it."""
         await self._keeper.start()
 
     def publish(self, topic: str, payload: Body, *, qos: int = 0, retain: bool = False) -> Receipt:
-        """Publish a message. It is under way when this returns, or kept while there is no connection.
+        """Publish a message. It is in flight when this returns, or kept while there is no connection.
 
         Awaiting the receipt waits until it is sent with QoS 0, until it is acknowledged with QoS 1 and 2.
-        ``BufferFull`` where too much waits already. MQTT 3.1.1 has no word for a message that the server does not want,
-        it just closes: one of QoS 1 or 2 that ends the connection each time it is sent raises ``Refused``.
+        Raises ``BufferFull`` if too much is waiting already. MQTT 3.1.1 servers can't refuse a message, they can only
+        close: one of QoS 1 or 2 that ends the connection each time it is sent raises ``Refused``.
         """
         data = octets(payload, "payload")
         if self._keeper.closed is not None:
             raise self._keeper.closed.about(sent=False)
-        receipt = self._publishing.publish(topic, data, qos, retain)
-        if qos and self._intake.strained:
-            self._intake.decide()
+        receipt = self._peer.publications.publish(topic, data, qos, retain)
+        if qos and self._peer.intake.strained:
+            self._peer.intake.decide()
         return receipt
 
     async def subscribe(self, topic_filter: str, *, qos: int = 0, limit: int = LIMIT) -> Listening:
-        """Messages of the topics that match; it returns when the server has agreed, and raises ``Refused`` if not.
+        """Messages of the topics that match. Returns when the server has agreed, and raises ``Refused`` if it does not.
 
         ``limit`` messages may wait here; then the connection is not read until some are taken. Close it to
         unsubscribe.
         """
-        listening = Listening(self._table, topic_filter, qos, limit)
-        await self._subscribing.listen(listening, self._open_table())
+        listening = Listening(self._subscriptions(), topic_filter, qos, limit)
+        await self._peer.subscriptions.add(listening)
         return listening
 
     async def consume(self, topic_filter: str, *, qos: int = 1, limit: int = LIMIT) -> Consuming:
         """As ``subscribe``, but each message is acknowledged by its reader, who may take its time.
 
-        MQTT wants acknowledgements in order, so those of other subscriptions of this client wait for it. What is not
-        acknowledged when the connection ends, or this is closed, the server gives out again.
+        MQTT requires acknowledgements in order, so those of other subscriptions of this client wait for it. What is not
+        acknowledged when the connection ends, or this is closed, the server delivers again.
         """
-        consuming = Consuming(self._table, topic_filter, qos, limit)
-        await self._subscribing.listen(consuming, self._open_table())
+        consuming = Consuming(self._subscriptions(), topic_filter, qos, limit)
+        await self._peer.subscriptions.add(consuming)
         return consuming
 
     async def ping(self) -> None:
-        """A PINGREQ and its answer."""
+        """Send a PINGREQ and wait for its answer."""
         await self._keeper.up()
-        pong = self._keep_alive.ping()
-        self._intake.decide()
+        pong = self._peer.keep_alive.ping()
+        self._peer.intake.decide()
         await pong
 
     async def close(self) -> None:
-        """Wait a little for what is unacknowledged, disconnect, and leave nothing behind. The will is void then."""
+        """Wait a little for what is unacknowledged, disconnect, and free everything. The will is not published."""
         try:
             if self._keeper.connected:
                 with contextlib.suppress(TimeoutError, Closed):
                     async with asyncio.timeout(CLOSE_TIME):
-                        await self._publishing.drained()
+                        await self._peer.publications.drained()
         finally:
-            await self._end()
+            try:
+                await self._keeper.close()
+            finally:
+                self._gave_up(self._keeper.closed or Closed("the client was closed"))
+                await self._peer.close()
 
-    async def _end(self) -> None:
-        try:
-            await self._keeper.close()
-        finally:
-            link, self._link = self._link, None
-            self._keep_alive.stop()
-            self._gave_up(self._keeper.closed or Closed("the client was closed"))
-            self._intake.attach(None)
-            if link is not None:
-                link.write(encode(Disconnect()))
-                await link.close()
+    def _subscriptions(self) -> Subscriptions:
+        if self._keeper.closed is not None:
+            raise self._keeper.closed
+        return self._peer.subscriptions
 
-    def received(self, data: bytes, text: bool, /) -> None:  # noqa: ARG002 - there are no texts
-        """The link's: the server has sent this."""
-        self._keep_alive.heard = True
-        try:
-            items = self._decoder.feed_runs(data, self._table.routes, self._table.resolve)
-        except RemoteProtocolError as error:
-            for item in error.frames:
-                self._arriving.take(item)
-            raise
-        for item in items:
-            self._arriving.take(item)
-        if self._intake.strained:
-            self._intake.decide()
-
-    def lost(self, error: Exception | None, /) -> None:
-        """The link's: the connection has ended."""
-        link, self._link = self._link, None
-        self._keep_alive.stop()
-        self._intake.attach(None)
-        self._table.end_connection()
-        self._subscribing.detach()
-        if link is not None:
-            self._publishing.detach(link.leftover)
-        if self._connack is not None and not self._connack.done():
-            self._connack.set_exception(ConnectionLost("the server hung up before it answered CONNECT"))
-        self._keeper.lost(error)
+    def _gave_up(self, error: Closed) -> None:
+        self._peer.fail(error)
 
     async def _open(self) -> None:
-        """One attempt to connect, and everything as it was."""
-        self._decoder = Decoder(role="client", max_packet=self._max_packet)
+        """One attempt to connect, and to restore everything as it was."""
+        self._peer.renew()
         link = await dial(
-            self.address, self, tls=self._tls, timeout=self._connect_time, subprotocol="mqtt", stream=True
+            self.address, self._peer, tls=self._tls, timeout=self._connect_time, subprotocol="mqtt", stream=True
         )
-        self._link = link
-        self._connack = asyncio.get_running_loop().create_future()
-        link.write(encode(self._connect))
         try:
             async with asyncio.timeout(self._connect_time):
-                answer = await self._connack
+                answer = await self._peer.open(link)
         except TimeoutError as error:
-            self._drop(link)
+            await _end(link)
             raise ConnectFailed(str(self.address), f"no CONNACK came in {self._connect_time:g} s") from error
         except ConnectionLost as error:
             raise ConnectFailed(str(self.address), error.reason) from error
         except BaseException:
-            self._drop(link)
+            link.abort()
             raise
         if answer.return_code != ACCEPTED:
-            self._drop(link)
-            raise refusal(answer.return_code)
-        if self._link is None:
+            await _end(link)
+            code = answer.return_code
+            raise Refused(REFUSALS[code], code=code, temporary=code == SERVER_UNAVAILABLE)
+        if self._peer.link is None:
             raise ConnectFailed(str(self.address), "the server hung up at once")
 
-    def _open_table(self) -> Table:
-        if self._keeper.closed is not None:
-            raise self._keeper.closed
-        return self._table
 
-    def _drop(self, link: Link) -> None:
-        self._link = None
-        link.abort()
+async def _end(link: Link) -> None:
+    """End a link at once, and return when the peer knows, so that the next one does not come before."""
+    link.abort()
+    await link.close()
 
-    def _established(self, frame: Connack) -> None:
-        """The server has let us in: tell it what it does not know."""
-        link = self._link
-        if frame.return_code != ACCEPTED or link is None:
-            return
-        self.session_present = frame.session_present
-        resumed = frame.session_present and not self._connect.clean_session
-        if not resumed:
-            self._arriving.begin_session()
-        elif self._first:
-            # Its subscriptions were made by an earlier run of this program, which makes them again in a moment.
-            self._table.hold()
-        self._first = False
-        self._publishing.attach(link, resumed=resumed)
-        self._subscribing.attach(self._table, resumed=resumed)
-        self._publishing.go_on()
-        self._intake.attach(link)
-        self._keep_alive.start(link)
 
-    def _answered(self, frame: Connack) -> None:
-        if self._connack is not None and not self._connack.done():
-            self._established(frame)
-            self._connack.set_result(frame)
-
-    def _write(self, data: bytes) -> None:
-        if self._link is not None:
-            self._link.write(data)
-
-    def _awaiting(self) -> bool:
-        return self._publishing.awaiting or self._subscribing.awaiting or self._keep_alive.awaiting
-
-    def _gave_up(self, error: Closed) -> None:
-        self._publishing.fail(error)
-        self._table.end(error)
+def _connect(
+    address: Address, client_id: str | None, clean_session: bool, keep_alive: int, will: Will | None
+) -> Connect:
+    """The CONNECT for an address, which has the credentials. A token is a password under the user name ``token``."""
+    if client_id is None and not clean_session:
+        raise LocalProtocolError("a session that outlives its connection needs a client id", rule="MQTT-063")
+    user, password = address.user, address.password
+    if address.token is not None:
+        user, password = "token", address.token
+    connect = Connect(
+        client_id or f"polywire-{secrets.token_hex(8)}",
+        clean_session,
+        keep_alive,
+        will,
+        user,
+        None if password is None else password.encode(),
+    )
+    encode(connect)  # raises before anything is sent
+    return connect
 
 
 def connect(
@@ -278,11 +234,11 @@ def connect(
     on_disconnect: OnDisconnect | None = None,
     on_reconnect: OnReconnect | None = None,
 ) -> Opening[Client]:
-    """A client of the server at ``url``, connected: ``async with`` it, or await it and close it yourself.
+    """A client of the server at ``url``, connected: use it with ``async with``, or await it and close it yourself.
 
     Without ``clean_session`` the server keeps subscriptions and messages for this ``client_id`` while it is away.
     ``will`` is published when the connection ends without ``close``. ``connect_time`` is for one attempt, ``backoff``
-    says how to come back (None: not at all), ``buffer`` octets may wait to be sent, ``window`` messages may be
+    says how to reconnect (None: not at all), ``buffer`` bytes may wait to be sent, ``window`` messages may be
     unacknowledged at once. ``on_disconnect`` and ``on_reconnect`` are as in ``polywire.connect``.
     """
     address = parse(url, protocol="mqtt", user=user, password=password, token=token)

@@ -18,8 +18,8 @@ from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
 from polywire.hub.queues import Consumer, Delivery, Queue
 from polywire.hub.routes import Subscription
+from polywire.protocols.mqtt.connection import Sender, footprint
 from polywire.protocols.mqtt.errors import LocalProtocolError
-from polywire.protocols.mqtt.flows import Sender, footprint
 from polywire.protocols.mqtt.frames import Puback, Pubcomp, Publish, Pubrec, check_publication, encode, publication
 from polywire.protocols.mqtt.stored import UNENCODABLE, SessionState, sessions_of
 from polywire.protocols.mqtt.topics import name_for

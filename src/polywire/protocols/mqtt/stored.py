@@ -23,8 +23,8 @@ from polywire.hub.peer import Limits
 from polywire.hub.queues import Delivery
 from polywire.hub.routes import Subscription
 from polywire.hub.work import DONE, MORE, Job
+from polywire.protocols.mqtt.connection import OVERHEAD, Receiver, Sender, footprint
 from polywire.protocols.mqtt.errors import LocalProtocolError
-from polywire.protocols.mqtt.flows import OVERHEAD, Receiver, Sender, footprint
 from polywire.protocols.mqtt.frames import Publish, Pubrel, check_publication
 from polywire.protocols.mqtt.ledger import Ledger, end_session
 from polywire.protocols.mqtt.topics import name_for

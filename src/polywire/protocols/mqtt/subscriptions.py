@@ -18,7 +18,7 @@ from polywire.hub.hub import (
     is_too_deep,
 )
 from polywire.hub.work import DONE, MORE, Job
-from polywire.protocols.mqtt.flows import suback, unsuback
+from polywire.protocols.mqtt.connection import suback, unsuback
 from polywire.protocols.mqtt.frames import FAILURE, Subscribe, Unsubscribe, encode
 from polywire.protocols.mqtt.outgoing import MqttConsumer, MqttSubscription, Outgoing
 from polywire.protocols.mqtt.stored import SessionState, sessions_of

@@ -26,7 +26,7 @@ from polywire.protocols.mqtt import (
     suback,
     unsuback,
 )
-from polywire.protocols.mqtt.flows import RECEIVER, SENDER, Acknowledgement, footprint
+from polywire.protocols.mqtt.connection import RECEIVER, SENDER, Acknowledgement, footprint
 from polywire.protocols.mqtt.frames import NAMES, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK
 from polywire.wire.frame import Frame
 

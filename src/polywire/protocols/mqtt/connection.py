@@ -1,48 +1,89 @@
-"""Who owes whom which acknowledgement: the flows of QoS 0, 1 and 2, SUBSCRIBE and UNSUBSCRIBE, as pure state.
+"""The machine at both ends of an MQTT connection, without IO: the hub's session and the client's peer run it.
 
-A session has one ``Sender`` for the packets it sends under ids of its own, and one ``Receiver`` for the publications
-it gets under the other side's; the two know nothing of each other (MQTT-025). Both are the same for client and server.
-They give the packets to send, in the order they must be sent; writing them, and when, is up to the caller.
+``Connection`` is one connection: what may come and go when. ``Sender`` and ``Receiver`` are the acknowledgements of
+QoS 1 and 2, SUBSCRIBE and UNSUBSCRIBE: one sender for the packets an end sends under its own packet ids, one receiver
+for the publications it gets under the other end's, independent of each other (MQTT-025). They belong to the session,
+which may outlive its connection. They return the packets to send, in the order in which they must be sent.
 """
 
-from collections.abc import Iterable
-from typing import ClassVar, Final, final
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Final, cast, final
 
 from mypy_extensions import i64, mypyc_attr
 
 from polywire.protocols.mqtt.errors import LocalProtocolError, RemoteProtocolError
 from polywire.protocols.mqtt.frames import (
+    ACCEPTED,
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
     FAILURE,
+    MAX_FILTERS,
+    MAX_PACKET,
+    MAX_PACKET_BEFORE_CONNECT,
     MAX_PACKET_ID,
     NAMES,
+    PINGREQ,
+    PINGRESP,
     PUBACK,
     PUBCOMP,
     PUBLISH,
     PUBREC,
     PUBREL,
+    REFUSAL,
     SUBACK,
+    SUBSCRIBE,
     UNSUBACK,
+    UNSUBSCRIBE,
+    Connack,
+    Connect,
+    Decoder,
+    Disconnect,
+    Pingreq,
+    Pingresp,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
+    Side,
+    State,
     Suback,
     Subscribe,
     Unsuback,
     Unsubscribe,
+    after,
     check_publication,
     encode,
+    out_of_order,
 )
-from polywire.wire.frame import Frame
+from polywire.wire.frame import Frame, Role, Run
 
 Acknowledgement = Puback | Pubrec | Pubcomp | Suback | Unsuback
-"""What ends, or moves on, a flow of the sender's."""
+"""A packet that ends one of the sender's flows, or moves it on."""
+
+KINDS: Final[dict[type[Frame], int]] = {
+    Connect: CONNECT,
+    Connack: CONNACK,
+    Publish: PUBLISH,
+    Puback: PUBACK,
+    Pubrec: PUBREC,
+    Pubrel: PUBREL,
+    Pubcomp: PUBCOMP,
+    Subscribe: SUBSCRIBE,
+    Suback: SUBACK,
+    Unsubscribe: UNSUBSCRIBE,
+    Unsuback: UNSUBACK,
+    Pingreq: PINGREQ,
+    Pingresp: PINGRESP,
+    Disconnect: DISCONNECT,
+}
+"""The types of packets by their classes."""
 
 FREE: Final = 0
 
 OVERHEAD: Final = 256
-"""Octets a publication that is kept takes beside its topic and payload."""
+"""Bytes that a stored publication takes besides its topic and payload."""
 
 SENDER: Final[dict[tuple[int, int], int]] = {
     (PUBACK, PUBACK): FREE,  # MQTT-142
@@ -64,10 +105,128 @@ RECEIVER: Final[dict[tuple[bool, int], bool]] = {
 
 
 @final
-class PacketIds:
-    """The ids one side has in use (MQTT-018). ``most`` bounds how many those may be at once.
+class Connection:
+    """One end of a connection: packets in and out, each checked against the table of its sender.
 
-    ``used`` has each with the type of packet it waits for, or 0.
+    ``receive`` takes bytes from the other end, ``next_event`` returns the packets in them one by one. ``send`` gives
+    the bytes of a packet to be written. A server that has sent CONNACK may write publications and acknowledgements
+    without it. The limits are those of ``Decoder``.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        *,
+        max_packet: int = MAX_PACKET,
+        max_packet_before_connect: int = MAX_PACKET_BEFORE_CONNECT,
+        max_filters: int = MAX_FILTERS,
+    ) -> None:
+        side: Side = "server" if role is Role.SERVER else "client"
+        self._side: Final = side
+        self._decoder: Final = Decoder(
+            max_packet=max_packet,
+            max_packet_before_connect=max_packet_before_connect,
+            max_filters=max_filters,
+            role=side,
+        )
+        self._order: Final = Order(side)
+        self._items: list[object] = []  # decoded, from `_next` on not yet returned by ``next_event``
+        self._next: i64 = 0
+        self._failure: RemoteProtocolError | None = None
+        self._closed = False
+
+    def receive(self, data: bytes) -> None:
+        """Decode what the other end has sent."""
+        if self._closed:
+            return
+        try:
+            self._add(cast("list[object]", self._decoder.feed(data)))
+        except RemoteProtocolError as error:
+            self._add(error.frames)
+            self._failure = error
+
+    def receive_runs(
+        self, data: bytes, routes: dict[bytes, object], resolve: Callable[[bytes], object | None], max_qos: i64 = 0
+    ) -> None:
+        """As ``receive``, with publications to one route as one ``Run``: see ``Decoder.feed_runs``."""
+        if self._closed:
+            return
+        try:
+            self._add(cast("list[object]", self._decoder.feed_runs(data, routes, resolve, max_qos)))
+        except RemoteProtocolError as error:
+            self._add(error.frames)
+            self._failure = error
+
+    def next_event(self) -> Frame | Run | None:
+        """The next packet, or None until more is received. Raises ``RemoteProtocolError`` in the place of a violation.
+
+        Packets stay here until they are asked for, so a caller that has to finish something first just waits.
+        """
+        if self._next < len(self._items):
+            item = self._items[self._next]
+            self._next += 1
+            return cast("Frame | Run", item)
+        if self._failure is not None:
+            raise self._failure
+        return None
+
+    def send(self, frame: Frame) -> bytes:
+        """The bytes of a packet that is sent now. Raises ``LocalProtocolError`` where it may not be."""
+        data = encode(frame)
+        self._order.sends(frame)
+        return data
+
+    def close(self, error: RemoteProtocolError | None = None) -> bytes:
+        """Receive nothing more. Returns the last bytes to send, which may be none.
+
+        They are a client's DISCONNECT, or the CONNACK by which a server answers a violation (MQTT-165).
+        """
+        self._closed = True
+        self._items = []
+        self._next = 0
+        self._failure = None
+        if error is not None:
+            reply = error.reply
+            new = self._side == "server" and self._order.state is State.NEW
+            return self.send(reply) if new and isinstance(reply, Connack) else b""
+        connected = self._side == "client" and self._order.state is State.CONNECTED
+        return self.send(Disconnect()) if connected else b""
+
+    def pending(self) -> int:
+        """How many bytes of an incomplete packet are held."""
+        return self._decoder.pending()
+
+    def _add(self, items: list[object]) -> None:
+        self._items = items if self._next == len(self._items) else self._items[self._next :] + items
+        self._next = 0
+
+
+@final
+class Order:
+    """What one side has sent on one connection, to be asked before each packet is written."""
+
+    def __init__(self, sender: Side) -> None:
+        self._sender: Final = sender
+        self.state = State.NEW
+
+    def sends(self, frame: Frame) -> None:
+        """Go on to the state after ``frame``, or raise ``LocalProtocolError`` and stay."""
+        kind = KINDS.get(type(frame))
+        if kind is None:
+            raise LocalProtocolError(f"{type(frame).__name__} is not an MQTT packet", rule="MQTT-008")
+        refused = isinstance(frame, Connack) and frame.return_code != ACCEPTED
+        following = after(self._sender, self.state, REFUSAL if refused else kind)
+        if following is None:
+            rule, reason = out_of_order(self._sender, self.state, kind)
+            raise LocalProtocolError(reason, rule=rule)
+        self.state = following
+
+
+@final
+class PacketIds:
+    """The ids one side has in use (MQTT-018), at most ``most`` at once.
+
+    ``used`` maps each of them to the type of packet it waits for, or to 0.
     """
 
     def __init__(self, *, most: int = MAX_PACKET_ID) -> None:
@@ -84,7 +243,7 @@ class PacketIds:
         return number in self.used
 
     def take(self, waits_for: int = 0) -> int:
-        """An id not in use, which now is. They go round, so one that was just freed comes last."""
+        """An unused id, which is in use from now on. Ids are used in turn, so one that was just freed comes last."""
         if len(self.used) >= self._most:
             reason = f"{len(self.used)} packets wait for their acknowledgement, and no more than {self._most} may"
             raise LocalProtocolError(reason, rule="MQTT-182")
@@ -98,7 +257,7 @@ class PacketIds:
         return number
 
     def claim(self, number: int, waits_for: int = 0) -> None:
-        """Have an id in use that an earlier life of the session had, whatever ``most`` says."""
+        """Use an id that the session used before a restart, even beyond ``most``."""
         if not 1 <= number <= MAX_PACKET_ID or number in self.used:
             raise LocalProtocolError(
                 f"packet id {number} is in use, or not one of 1 to {MAX_PACKET_ID}", rule="MQTT-018"
@@ -113,22 +272,27 @@ class PacketIds:
         """Let an id be used again."""
         self.used.pop(number, None)
 
+    def reset(self) -> None:
+        """Free all ids, and begin again with the first."""
+        self.used.clear()
+        self._last = 0
+
 
 @final
 class Sender:
     """What one side of a session has sent and the other has not acknowledged.
 
-    ``max_in_flight`` bounds the number of such packets; one more raises ``LocalProtocolError`` and changes nothing.
-    ``unfinished`` is what ``resume`` gave in an earlier life of the session. ``octets`` is about what the publications
+    ``max_in_flight`` limits the number of such packets; one more raises ``LocalProtocolError`` and changes nothing.
+    ``unfinished`` is what ``resume`` returned before a restart. ``octets`` is about how much memory the publications
     take that are kept to be sent again.
     """
 
     def __init__(self, *, max_in_flight: int = MAX_PACKET_ID, unfinished: Iterable[Publish | Pubrel] = ()) -> None:
         self._ids: Final = PacketIds(most=max_in_flight)
         self._waiting: Final[dict[int, int]] = self._ids.used  # an id taken out of it is free
-        # Dictionaries keep the order in which things were put in, which is the order to send them in again.
-        self._published: Final[dict[int, Publish]] = {}  # MQTT-149: the key is the id, the frame may lack it
-        self._released: Final[dict[int, Pubrel]] = {}  # MQTT-152: by PUBREC
+        # Dictionaries keep the order of insertion, which is the order in which to send again.
+        self._published: Final[dict[int, Publish]] = {}  # MQTT-149: by id, which the frame itself may lack
+        self._released: Final[dict[int, Pubrel]] = {}  # MQTT-152: in the order of their PUBRECs
         self._asked: Final[dict[int, int]] = {}  # SUBSCRIBE: the number of its filters
         self.octets: i64 = 0
         for frame in unfinished:
@@ -153,19 +317,19 @@ class Sender:
         return Publish(topic, payload, qos, retain, False, number)
 
     def begin(self, frame: Publish) -> int:
-        """As ``publish``, for a frame with QoS 1 or 2 that can be written but for its packet id, which this gives."""
+        """As ``publish``, for a valid frame with QoS 1 or 2 that lacks only its packet id, which is returned."""
         number = self._ids.take(PUBACK if frame.qos == 1 else PUBREC)
         self._published[number] = frame
         self.octets += footprint(frame)
         return number
 
     def abandon(self, number: int) -> None:
-        """Forget a packet that is never to be sent again, and whose acknowledgement no one waits for."""
+        """Forget a packet that is never sent again, and whose acknowledgement nobody waits for."""
         if number in self._waiting:
             self._forget(number)
 
     def recall(self, number: int) -> None:
-        """Never send a packet again. With QoS 2 the other side may have it, and is told to let go of its id."""
+        """Never send a packet again. With QoS 2 the other side may have it, and is told to release its id."""
         if self._waiting.get(number) == PUBREC:
             self._unpublish(number)
             self._waiting[number] = PUBCOMP
@@ -173,8 +337,16 @@ class Sender:
         else:
             self.abandon(number)
 
+    def reset(self) -> None:
+        """Forget everything: the other side has no session."""
+        self._ids.reset()
+        self._published.clear()
+        self._released.clear()
+        self._asked.clear()
+        self.octets = 0
+
     def received(self, number: int) -> bool:
-        """Whether the other side has this QoS 2 message and only the end of its flow is still to come."""
+        """Whether the other side has this QoS 2 message and only the end of its flow is missing."""
         return number in self._released
 
     def subscribe(self, filters: tuple[tuple[str, int], ...]) -> Subscribe:
@@ -191,21 +363,21 @@ class Sender:
         return Unsubscribe(number, filters)
 
     def acknowledged(self, frame: Acknowledgement, *, position: int = 0) -> Pubrel | None:
-        """Take an acknowledgement, and give the PUBREL to answer with, if any.
+        """Handle an acknowledgement, and return the PUBREL to answer with, if any.
 
         Raises ``RemoteProtocolError``, with the frame's ``position`` in the stream, where the id waits for another
-        kind (MQTT-186). What nothing waits for is ignored (MQTT-185).
+        kind (MQTT-186). An acknowledgement that nothing waits for is ignored (MQTT-185).
         """
         number = frame.packet_id
         waiting = self._waiting.get(number)
         if waiting == PUBACK and isinstance(frame, Puback):
-            # The one that comes most often, without the table.
+            # The most frequent one, without the table.
             del self._waiting[number]
             self.octets -= footprint(self._published.pop(number))
             return None
         if waiting is None:
             return Pubrel(number) if isinstance(frame, Pubrec) else None
-        kind = _kind(frame)
+        kind = KINDS[type(frame)]
         following = SENDER.get((waiting, kind))
         if following is None:
             reason = f"{NAMES[kind]} has come for packet id {number}, which waits for {NAMES[waiting]}"
@@ -221,7 +393,7 @@ class Sender:
         return self._released.setdefault(number, Pubrel(number))
 
     def resume(self) -> list[Publish | Pubrel]:
-        """What to send again, in order, when the session goes on over a new connection (MQTT-146).
+        """What to send again, in order, when the session continues over a new connection (MQTT-146).
 
         First the PUBRELs, in the order of their PUBRECs, then the PUBLISH packets, with DUP, in the order they were
         first sent. SUBSCRIBE and UNSUBSCRIBE are not part of a session: their ids are free again.
@@ -259,25 +431,14 @@ class Sender:
 
 
 def footprint(frame: Publish) -> i64:
-    """About how many octets of memory a publication takes while it is kept."""
+    """About how many bytes of memory a stored publication takes."""
     return OVERHEAD + i64(len(frame.topic)) + i64(len(frame.payload))
-
-
-def _kind(frame: Acknowledgement) -> int:
-    """The type of an acknowledgement."""
-    if isinstance(frame, Puback):
-        return PUBACK
-    if isinstance(frame, Pubrec):
-        return PUBREC
-    if isinstance(frame, Pubcomp):
-        return PUBCOMP
-    return SUBACK if isinstance(frame, Suback) else UNSUBACK
 
 
 @final
 @mypyc_attr(acyclic=True)
 class Receipt(Frame):
-    """What to do with a publication: hand it on if it is ``new``, and send ``reply`` once it is safe."""
+    """What to do with a publication: deliver it if it is ``new``, and send ``reply`` once it is safe."""
 
     __match_args__: ClassVar[tuple[str, ...]] = ("new", "reply")
 
@@ -288,10 +449,10 @@ class Receipt(Frame):
 
 @final
 class Receiver:
-    """Which QoS 2 publications one side has got and not yet been told to let go.
+    """Which QoS 2 publications one side has received and not yet been told to release.
 
-    Replies are to be sent in the order they were given (MQTT-150, MQTT-151). ``max_held`` bounds what is held;
-    ``held`` is what an earlier life of the session held.
+    Replies are to be sent in the order they were returned (MQTT-150, MQTT-151). At most ``max_held`` ids are held;
+    ``held`` is what was held before a restart.
     """
 
     def __init__(self, *, max_held: int = MAX_PACKET_ID, held: Iterable[int] = ()) -> None:
@@ -308,7 +469,7 @@ class Receiver:
         if frame.qos == 0 or number is None:
             return Receipt(True, None)
         if frame.qos == 1:
-            return Receipt(True, Puback(number))  # MQTT-143: whatever DUP says
+            return Receipt(True, Puback(number))  # MQTT-143: with or without DUP
         held = number in self._held
         if not held and len(self._held) >= self._max_held:
             reason = f"{len(self._held)} QoS 2 messages wait for their PUBREL, and no more than {self._max_held} may"
@@ -321,6 +482,10 @@ class Receiver:
         number = frame.packet_id
         self._hold(number, RECEIVER[number in self._held, PUBREL])
         return Pubcomp(number)
+
+    def reset(self) -> None:
+        """Forget everything: the other side has no session."""
+        self._held.clear()
 
     def _hold(self, number: int, held: bool) -> None:
         if held:
