@@ -18,7 +18,7 @@ from polywire.protocols.mqtt.frames import Publish
 from polywire.protocols.mqtt.peer import Consuming
 
 if TYPE_CHECKING:
-    from polywire.client.mqtt_calls import Calls, Serving
+    from polywire.protocols.mqttrpc.bus import Calls, Serving
 
 QUEUE = "queue/"
 
@@ -72,14 +72,14 @@ class MqttAdapter(Adapter):
     async def call(self, service: str, method: str, body: bytes, _: Options, seconds: float, /) -> Message:
         """Call a service, as RPC over MQTT does."""
         if self._calls is None:
-            from polywire.client.mqtt_calls import Calls  # noqa: PLC0415 - most programs need no protobuf
+            from polywire.protocols.mqttrpc.bus import Calls  # noqa: PLC0415 - most programs need no protobuf
 
             self._calls = Calls(self.client, self._qos)
         return await self._calls.call(service, method, body, seconds)
 
     async def serve(self, service: str, handler: Handler, /) -> "Serving":
         """Offer a service, as RPC over MQTT does."""
-        from polywire.client.mqtt_calls import offer  # noqa: PLC0415 - as above
+        from polywire.protocols.mqttrpc.bus import offer  # noqa: PLC0415 - as above
 
         if service in self._services:
             raise ValueError(f"the service {service!r} is offered on this connection already")

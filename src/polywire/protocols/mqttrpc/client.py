@@ -1,209 +1,44 @@
-"""RPC over MQTT for callers: a stub made of an ordinary protoc-generated service, over any MQTT 3.1.1 broker.
+"""RPC over MQTT with the types of an ordinary protoc-generated service, over any MQTT 3.1.1 broker.
+
+A program that calls has a stub:
 
     greeter = greeter_pb2.DESCRIPTOR.services_by_name["Greeter"]
     async with mqttrpc.client.connect("mqtt://127.0.0.1:1883", greeter) as stub:
         reply = await stub.SayHello(greeter_pb2.HelloRequest(name="Anna"), timeout=5)
 
-A method that streams its answers is iterated (``async for``). One that streams its requests gets an iterable or an
-async iterable of them.
+A program that serves has an object with the service's methods:
+
+    class Greeter:
+        async def SayHello(self, request):
+            return greeter_pb2.HelloReply(message=f"hello, {request.name}")
+
+    async with mqttrpc.server.serve("mqtt://127.0.0.1:1883", greeter, Greeter()):
+        await asyncio.Future()
+
+A stub's method that streams its answers is iterated (``async for``); in the service it is an async generator, or
+returns an iterable. A method that streams its requests takes an iterable or an async iterable of them, and in the
+service an async iterator.
 """
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any, Final
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from typing import Any, Final, TypeVar
 
-from google.protobuf import any_pb2
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from polywire.client.errors import ClientError, Closed, Timeout
 from polywire.client.opening import Opening
-from polywire.client.receipt import Receipt
 from polywire.protocols.mqtt import client as mqtt
-from polywire.protocols.mqttrpc.connection import MAX_CALLS, ClientCalls, CorrelationIds, Outcome, UnknownWarnings
-from polywire.protocols.mqttrpc.errors import LocalProtocolError, RemoteProtocolError, RpcError, retry_at
-from polywire.protocols.mqttrpc.frames import DEFAULT_TIMEOUT, Decoder, Request, Response, encode, from_seconds
-from polywire.protocols.mqttrpc.handlers import write_requests
-from polywire.protocols.mqttrpc.service import (
-    Method,
-    Service,
-    Shape,
-    read_service,
-    request_topic,
-    response_topic,
-    service_topic,
-)
+from polywire.protocols.mqttrpc.connection import MAX_CALLS
+from polywire.protocols.mqttrpc.errors import BAD_REQUEST, RpcError, retry_at
+from polywire.protocols.mqttrpc.peer import IDLE_SECONDS, PER_CLIENT, QOS, SECONDS, SHARED, Caller, Server
+from polywire.protocols.mqttrpc.service import Method, Service, read_service
 
-QOS: Final = 1  # MQTTRPC-72
-SECONDS: Final = DEFAULT_TIMEOUT / 1000
-MOST_WAITING: Final = 10_000
-"""Answers of one stream that may wait to be taken; with more of them its call ends."""
+__all__ = ["Caller", "Stub", "connect"]  # what a service needs is in server.py
 
-SHARED: Final = "shared"
-PER_CLIENT: Final = "per-client"
-
-log = logging.getLogger("polywire.mqttrpc")
-
-
-class Caller:
-    """Calls on one service's topic, by names and octets; ``Stub`` puts types around it."""
-
-    def __init__(
-        self, client: mqtt.Client, name: str, *, topics: str = SHARED, qos: int = QOS, max_calls: int = MAX_CALLS
-    ) -> None:
-        self._client = client
-        self._qos = qos
-        per_client = topics == PER_CLIENT
-        self._requests = request_topic(client.client_id, name) if per_client else service_topic(name)
-        self._responses = response_topic(client.client_id, name) if per_client else self._requests
-        self._ids = CorrelationIds()
-        self._calls = ClientCalls(max_calls=max_calls)
-        self._warnings = UnknownWarnings()
-        self._waiting: dict[int, asyncio.Queue[Response | Exception]] = {}
-        self._reader: asyncio.Task[None] | None = None
-
-    @property
-    def unknown(self) -> int:
-        """How many Responses with unknown correlation ids were discarded (MQTTRPC-71)."""
-        return self._calls.unknown
-
-    async def start(self) -> None:
-        """Listen for answers."""
-        listening = await self._client.subscribe(self._responses, qos=self._qos)
-        self._reader = asyncio.create_task(self._read(listening), name="mqttrpc-answers")
-
-    async def close(self) -> None:
-        """Wait for no answer any more, and disconnect."""
-        await self.stop()
-        await self._client.close()
-
-    async def stop(self) -> None:
-        """Wait for no answer any more; whoever does gets ``Closed``."""
-        for answers in self._waiting.values():
-            answers.put_nowait(Closed("the client was closed", sent=True))
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await reader
-
-    async def call(
-        self, method: str, shape: Shape, requests: AsyncIterator[tuple[bytes, bool]] | bytes, seconds: float
-    ) -> AsyncGenerator[Response]:
-        """The Responses of a call, as they come; those with error data are raised.
-
-        ``requests`` is the one request, or each value of a stream with whether it is known to be the last.
-        """
-        loop = asyncio.get_running_loop()
-        number = self._ids.new(self._calls)
-        timeout, unit = from_seconds(seconds)
-        sender: asyncio.Future[None] | None = None
-        receipt: Receipt | None = None
-        answers: asyncio.Queue[Response | Exception] = asyncio.Queue()
-        self._waiting[number] = answers
-        due = loop.time() + seconds
-        try:
-            if isinstance(requests, bytes):
-                request = Request(number, method, requests, True, timeout, unit)
-                self._calls.start(request, shape, loop.time())
-                receipt = self._publish(request)
-                sender = asyncio.create_task(_told(receipt, answers))
-            else:
-                first = Request(number, method, b"", False, timeout, unit)
-                sender = asyncio.create_task(self._send_stream(first, shape, requests, answers))
-            while True:
-                try:
-                    async with asyncio.timeout_at(due):
-                        answer = await answers.get()
-                except TimeoutError:
-                    sent = receipt is None or receipt.withdraw is None
-                    raise Timeout(f"the call of {method}", seconds, sent=sent) from None  # MQTTRPC-58
-                if isinstance(answer, Exception):
-                    raise answer
-                if answer.error_data is not None:
-                    raise answer.error_data.error(_details(answer))
-                last = answer.eos or not shape.streams_responses
-                if not (last and answer.value is None and shape.streams_responses):  # MQTTRPC-53
-                    yield answer
-                if last:
-                    return
-        finally:
-            if receipt is not None and receipt.withdraw is not None:
-                receipt.withdraw()  # it waits for a connection still, and nobody for its answer
-            if sender is not None:
-                sender.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await sender
-            self._calls.end(number)
-            del self._waiting[number]
-
-    async def _send_stream(
-        self,
-        first: Request,
-        shape: Shape,
-        requests: AsyncIterator[tuple[bytes, bool]],
-        answers: "asyncio.Queue[Response | Exception]",
-    ) -> None:
-        """The Requests of a call, as they come. ``first`` holds what the first one has besides its value.
-
-        Where the last value is not known to be the last, a Request without a body ends the stream (MQTTRPC-106).
-        """
-        number, method = first.correlation_id, first.type_url
-        started = last = False
-        try:
-            async for value, last in requests:
-                if not started:
-                    request = Request(number, method, value, last, first.timeout, first.timeout_unit)
-                    self._calls.start(request, shape, asyncio.get_running_loop().time())
-                    started = True
-                else:
-                    request = Request(number, method, value, last)
-                    self._calls.send(request)
-                await self._publish(request)
-            if not started:
-                error = LocalProtocolError(f"the stream of requests to {method} has no element", rule="MQTTRPC-95")
-                answers.put_nowait(error)
-            elif not last:
-                end = Request(number, eos=True)
-                self._calls.send(end)
-                await self._publish(end)
-        except Exception as failure:  # noqa: BLE001 - it is raised where the answer is awaited
-            answers.put_nowait(failure)
-
-    def _publish(self, request: Request) -> Receipt:
-        return self._client.publish(self._requests, encode(request), qos=self._qos)
-
-    async def _read(self, listening: Any) -> None:
-        decoder = Decoder()
-        try:
-            async with listening:
-                async for message in listening:
-                    try:
-                        (frame,) = decoder.feed(message.payload)
-                    except RemoteProtocolError as error:
-                        log.debug("what came on %s is no answer: %s", self._responses, error)
-                        continue
-                    now = asyncio.get_running_loop().time()
-                    step = self._calls.receive(frame, now)
-                    if step.outcome is Outcome.UNKNOWN and isinstance(frame, Response):
-                        self._warnings.add(frame.correlation_id, message.topic, now)
-                    elif step.outcome is Outcome.TAKEN and step.call is not None and isinstance(frame, Response):
-                        self._answered(step.call.correlation_id, frame)
-        except ClientError as error:
-            for answers in self._waiting.values():
-                answers.put_nowait(error)
-
-    def _answered(self, number: int, frame: Response) -> None:
-        answers = self._waiting.get(number)
-        if answers is None:
-            return
-        if answers.qsize() >= MOST_WAITING:
-            self._calls.end(number)
-            answers.put_nowait(RpcError(413, "overrun", "More answers wait than can be kept; take them faster."))
-        else:
-            answers.put_nowait(frame)
+T = TypeVar("T")
 
 
 class Stub:
@@ -225,14 +60,14 @@ class Stub:
         return self._caller.unknown
 
     def __getattr__(self, name: str) -> Any:
-        # Only names that are not there come here: types of stubs are made at run time.
+        # Called only for names that do not exist. mypy needs it: a stub's methods are made at run time.
         raise AttributeError(f"{self.service.full_name} has no method {name}; it has {', '.join(self.service.methods)}")
 
     def _method(self, method: Method) -> Callable[..., Any]:
         streams_responses = method.shape.streams_responses
 
         async def one(request: Any, *, timeout: float | None = None, retries: int = 0) -> Message:  # noqa: ASYNC109
-            """One answer. A call that failed and may be tried again is, up to ``retries`` times, when it may."""
+            """One answer. A call that failed is retried up to ``retries`` times, if and when its error allows it."""
             loop = asyncio.get_running_loop()
             while True:
                 try:
@@ -249,7 +84,7 @@ class Stub:
                     raise RpcError(502, "no-answer", "The service ended the call without an answer.")
 
         def many(request: Any, *, timeout: float | None = None) -> AsyncIterator[Message]:
-            """The answers as they come."""
+            """The answers, as they arrive."""
             return self._responses(method, request, timeout)
 
         call = many if streams_responses else one
@@ -269,6 +104,54 @@ class Stub:
                 yield message
 
 
+class TypedHandlers:
+    """An object with a method for each method of the service, with the same name, as ``Handlers``."""
+
+    def __init__(self, service: Service, handler: object) -> None:
+        missing = [method for method in service.methods if not callable(getattr(handler, method, None))]
+        if missing:
+            raise TypeError(f"{type(handler).__name__} lacks methods of {service.full_name}: {', '.join(missing)}")
+        self.name = service.full_name
+        self.shapes = service.shapes()
+        self._methods = service.methods
+        self._handler = handler
+
+    async def one(self, method: str, requests: AsyncIterator[bytes], /) -> bytes:
+        """The answer of a method that gives one."""
+        answer = getattr(self._handler, method)(await self._given(method, requests))
+        message: Message = await answer if inspect.isawaitable(answer) else answer
+        return message.SerializeToString()
+
+    async def many(self, method: str, requests: AsyncIterator[bytes], /) -> AsyncIterator[tuple[bytes, bool]]:
+        """The answers of a method that gives several: it is an async generator, or returns an iterable."""
+        given = getattr(self._handler, method)(await self._given(method, requests))
+        answers = await given if inspect.isawaitable(given) else given
+        async for message, last in with_last(answers):
+            yield message.SerializeToString(), last
+
+    async def _given(self, name: str, requests: AsyncIterator[bytes]) -> Any:
+        """The method's argument: a message, or a stream of them."""
+        method = self._methods[name]
+        if method.shape.streams_requests:
+            return _messages(method, requests)
+        return read_message(method, await anext(requests))
+
+
+async def _messages(method: Method, requests: AsyncIterator[bytes]) -> AsyncIterator[Message]:
+    async for value in requests:
+        yield read_message(method, value)
+
+
+def read_message(method: Method, value: bytes) -> Message:
+    """A request as its type; ``RpcError`` 400 if it is not one."""
+    message = method.request()
+    try:
+        message.ParseFromString(value)
+    except DecodeError as error:
+        raise RpcError(BAD_REQUEST.code, BAD_REQUEST.tag, f"The request is no {method.request.__name__}.") from error
+    return message
+
+
 def connect(
     url: str | None,
     service: ServiceDescriptor | Service,
@@ -280,14 +163,12 @@ def connect(
     max_calls: int = MAX_CALLS,
     **options: Any,
 ) -> Opening[Stub]:
-    """A stub for the service behind the broker at ``url``: ``async with`` it, or await it and close it yourself.
+    """A stub for a service at the broker at ``url``: ``async with`` it, or await it and close it yourself.
 
-    ``name`` is what its topic is called, by default as the service. ``topics="per-client"`` uses two topics for each
+    ``name`` is the name in its topic, by default that of the service. ``topics="per-client"`` uses two topics for each
     client instead of a shared one. ``options`` are those of ``mqtt.connect``.
     """
-    if topics not in {SHARED, PER_CLIENT}:
-        raise ValueError(f"topics is {topics!r}, and must be {SHARED!r} or {PER_CLIENT!r}")
-    known = service if isinstance(service, Service) else read_service(service)
+    known = _checked(service, topics)
 
     async def opened() -> Stub:
         client = await mqtt.connect(url, **options)
@@ -302,16 +183,100 @@ def connect(
     return Opening(opened)
 
 
-def _details(response: Response) -> any_pb2.Any | None:
-    """The body of a Response with error data: what else it says about the error."""
-    if response.value is None:
-        return None
-    return any_pb2.Any(type_url=response.type_url, value=response.value)
+def serve(
+    url: str | None,
+    service: ServiceDescriptor | Service,
+    handler: object,
+    *,
+    name: str | None = None,
+    topics: str = SHARED,
+    qos: int = QOS,
+    max_calls: int = MAX_CALLS,
+    timeout: float = SECONDS,
+    idle_time: float = IDLE_SECONDS,
+    **options: Any,
+) -> Opening[Server]:
+    """Offer a service at the broker at ``url``: ``async with`` it, or await it and close it yourself.
+
+    ``handler`` has a method for each method of the service, with the same name. An ``RpcError`` it raises goes to the
+    caller; anything else is logged and becomes 500. ``timeout`` is how many seconds a call without a timeout may take,
+    ``idle_time`` how many may pass between the requests of a stream. ``name``, ``topics`` and ``options`` are those of
+    ``client.connect``.
+    """
+    known = _checked(service, topics)
+    handlers = TypedHandlers(known, handler)
+
+    async def opened() -> Server:
+        client = await mqtt.connect(url, **options)
+        server = Server(
+            client,
+            handlers,
+            name or known.name,
+            topics=topics,
+            qos=qos,
+            max_calls=max_calls,
+            timeout=timeout,
+            idle_time=idle_time,
+        )
+        try:
+            await server.start()
+        except BaseException:
+            await client.close()
+            raise
+        return server
+
+    return Opening(opened)
 
 
-async def _told(receipt: Receipt, answers: "asyncio.Queue[Response | Exception]") -> None:
-    """Whoever waits for the answer is told where the request can't be sent."""
+async def with_last(values: AsyncIterable[T] | Iterable[T]) -> AsyncIterator[tuple[T, bool]]:
+    """Each value, and whether it is known to be the last (MQTTRPC-106).
+
+    An iterable is read one value ahead. With an async one that could mean waiting, so none of its values is marked.
+    """
+    if isinstance(values, AsyncIterable):
+        async for value in values:
+            yield value, False
+        return
+    held: list[T] = []
     try:
-        await receipt
-    except ClientError as error:
-        answers.put_nowait(error)
+        for value in values:
+            if held:
+                yield held.pop(), False
+            held.append(value)
+    except Exception:
+        if held:
+            yield held.pop(), False  # it was read before the iterable failed
+        raise
+    if held:
+        yield held.pop(), True
+
+
+def write_requests(method: Method, request: Any) -> AsyncIterator[tuple[bytes, bool]] | bytes:
+    """The serialized request, or the values of a stream as ``with_last`` gives them.
+
+    A message of another type is refused before it is sent.
+    """
+
+    def serialized(message: Any) -> bytes:
+        if not isinstance(message, method.request):
+            raise TypeError(f"{method.name} takes {method.request.__name__}, not {type(message).__name__}")
+        return message.SerializeToString()
+
+    if not method.shape.streams_requests:
+        return serialized(request)
+
+    if not isinstance(request, AsyncIterable | Iterable):
+        name = method.request.__name__
+        raise TypeError(f"{method.name} takes an iterable or async iterable of {name}, not {type(request).__name__}")
+
+    async def each() -> AsyncIterator[tuple[bytes, bool]]:
+        async for message, last in with_last(request):
+            yield serialized(message), last
+
+    return each()
+
+
+def _checked(service: ServiceDescriptor | Service, topics: str) -> Service:
+    if topics not in {SHARED, PER_CLIENT}:
+        raise ValueError(f"topics is {topics!r}, and must be {SHARED!r} or {PER_CLIENT!r}")
+    return service if isinstance(service, Service) else read_service(service)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 import polywire
-from polywire.client import mqtt_calls
 from polywire.client.errors import CallFailed, Timeout
 from polywire.client.message import Message, Request
 from polywire.client.opening import Opening
 from polywire.client.reconnect import Backoff
 from polywire.demo import greenhouse_pb2
 from polywire.demo.greenhouse import IRRIGATION, Irrigation
+from polywire.protocols.mqttrpc import bus as rpc_bus
 from polywire.protocols.mqttrpc.client import connect as connect_stub
 from polywire.protocols.mqttrpc.server import serve
 from tests.client.loops import run, until
@@ -129,7 +129,7 @@ def test_nobody_says_that_a_service_is_not_there(hub: HubProcess) -> None:
 def test_only_topics_of_services_called_lately_are_listened_to(
     hub: HubProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt_calls, "SERVICES_KEPT", 2)
+    monkeypatch.setattr(rpc_bus, "SERVICES_KEPT", 2)
 
     async def main() -> None:
         async with opened(hub, "umq") as serving, opened(hub, "mqtt") as bus:
@@ -139,7 +139,7 @@ def test_only_topics_of_services_called_lately_are_listened_to(
             for number in (0, 1, 0, 4):
                 assert (await bus.call(f"kept-{number}", "text", "x")).body == b"X\xff"
             calls = bus._adapter._calls  # type: ignore[attr-defined]
-            assert list(calls._lines) == ["kept-0", "kept-4"]
+            assert list(calls._topics) == ["kept-0", "kept-4"]
 
     run(main)
 
@@ -213,4 +213,4 @@ def test_an_answer_that_the_broker_does_not_take_is_a_failure_and_logged(caplog:
 
     with running_hub("limits.message_size=100000") as small:
         run(lambda: main(small.addresses["mqtt"]))
-    assert "the answer of large.Say was not taken" in caplog.text
+    assert "the answer of large.Say can't be sent" in caplog.text

@@ -1,8 +1,7 @@
-"""Calls and services of the one face over MQTT: RPC over MQTT with bodies as they are.
+"""Calls and services for ``polywire.connect`` over MQTT: RPC over MQTT, with bodies as they are.
 
-A body is the ``value`` of the envelope's ``Any`` and the method its ``type_url``, as the hub has them where a call
-comes from another protocol. So services here are reached by stubs and by callers of every protocol, and calls reach
-theirs.
+A body is the ``value`` of the envelope's ``Any`` and the method its ``type_url``, as in the hub's own calls between
+protocols. So services here can be called by stubs and from every protocol, and calls reach services of both kinds.
 """
 
 import asyncio
@@ -15,21 +14,20 @@ from polywire.client.errors import CallFailed, Timeout, call_failed
 from polywire.client.features import require
 from polywire.client.message import Message, Request
 from polywire.protocols.mqtt.client import Client
-from polywire.protocols.mqttrpc.client import Caller
 from polywire.protocols.mqttrpc.connection import MAX_CALLS, UnaryMethods
 from polywire.protocols.mqttrpc.errors import HANDLER_FAILED, RpcError
-from polywire.protocols.mqttrpc.server import Server
+from polywire.protocols.mqttrpc.peer import Caller, Server
 from polywire.protocols.mqttrpc.service import Shape, is_identifier, service_of
 
 SERVICES_KEPT: Final = 64
-"""Services whose topic is listened to although no call is under way, those called last."""
+"""Services that stay subscribed while no call is in flight: those called last."""
 
 SHORTEST: Final = 0.001
-"""Seconds: RPC over MQTT writes no shorter time."""
+"""Seconds: the shortest timeout in RPC over MQTT."""
 
 
-class _Line:
-    """The topic of one service, and how many calls want it."""
+class _Topic:
+    """The topic of one service, and how many calls use it."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
@@ -38,7 +36,7 @@ class _Line:
         self._listening = False
 
     async def listen(self) -> None:
-        """Hear answers, from the first call on."""
+        """Subscribe to the answers, from the first call on."""
         async with self._starting:
             if not self._listening:
                 await self.caller.start()
@@ -46,45 +44,45 @@ class _Line:
 
 
 class Calls:
-    """The calls of one connection. It listens on the topic of each service that is called."""
+    """The calls of one connection, which subscribes to the topic of each service that is called."""
 
     def __init__(self, client: Client, qos: int) -> None:
         self._client = client
         self._qos = qos
-        self._lines: dict[str, _Line] = {}
+        self._topics: dict[str, _Topic] = {}
         self._turns = asyncio.Semaphore(MAX_CALLS)
 
     async def call(self, service: str, method: str, body: bytes, seconds: float) -> Message:
-        """Call a service. Where nobody offers it, there is nobody to say so: ``Timeout``."""
+        """Call a service. If nobody offers it, there is nobody to answer: ``Timeout``."""
         check_service(service)
         if not is_identifier(method):
             require("a method that is no identifier", "mqtt")
-        line = self._lines.pop(service, None) or _Line(Caller(self._client, service, qos=self._qos))
-        self._lines[service] = line  # those called last stand last
-        line.wanted += 1
+        topic = self._topics.pop(service, None) or _Topic(Caller(self._client, service, qos=self._qos))
+        self._topics[service] = topic  # those called last come last
+        topic.wanted += 1
         try:
-            return await self._call(line, method, body, seconds)
+            return await self._call(topic, method, body, seconds)
         finally:
-            line.wanted -= 1
+            topic.wanted -= 1
             await self._leave_some()
 
     async def close(self) -> None:
-        """Wait for no answer any more."""
-        while self._lines:
-            await self._lines.popitem()[1].caller.stop()
+        """Stop waiting for answers."""
+        while self._topics:
+            await self._topics.popitem()[1].caller.stop()
 
-    async def _call(self, line: _Line, method: str, body: bytes, seconds: float) -> Message:
+    async def _call(self, topic: _Topic, method: str, body: bytes, seconds: float) -> Message:
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds
         try:
             async with asyncio.timeout_at(due):
-                await line.listen()
+                await topic.listen()
                 await self._turns.acquire()
         except TimeoutError as error:
             raise Timeout("the connection", seconds, sent=False) from error
         try:
             left = max(SHORTEST, due - loop.time())
-            async with contextlib.aclosing(line.caller.call(method, Shape.UNARY, body, left)) as answers:
+            async with contextlib.aclosing(topic.caller.call(method, Shape.UNARY, body, left)) as answers:
                 return Message("", (await anext(answers)).value or b"")
         except RpcError as error:
             raise call_failed(
@@ -96,13 +94,13 @@ class Calls:
             self._turns.release()
 
     async def _leave_some(self) -> None:
-        idle = [service for service, line in self._lines.items() if not line.wanted]
-        for service in idle[: max(0, len(self._lines) - SERVICES_KEPT)]:
-            await self._lines.pop(service).caller.stop()
+        idle = [service for service, topic in self._topics.items() if not topic.wanted]
+        for service in idle[: max(0, len(self._topics) - SERVICES_KEPT)]:
+            await self._topics.pop(service).caller.stop()
 
 
 class Offered:
-    """A service of this program, as RPC over MQTT asks it: whatever its methods are called, each has one answer."""
+    """A service of this program as ``Handlers``: any method name is accepted, and each method has one answer."""
 
     shapes = UnaryMethods()
 
@@ -121,25 +119,25 @@ class Offered:
         return found.body
 
     def many(self, method: str, requests: AsyncIterator[bytes], /) -> AsyncIterator[tuple[bytes, bool]]:
-        """There are none."""
+        """Never called: no method is a stream."""
         raise NotImplementedError
 
 
 class Serving:
-    """A service that is offered; ``closed`` is told when it is no more."""
+    """A service that is offered. ``closed`` is called when it no longer is."""
 
     def __init__(self, server: Server, closed: Callable[[], object]) -> None:
         self._server = server
         self._closed = closed
 
     async def close(self) -> None:
-        """Offer it no more; calls under way have a moment."""
+        """Stop offering it; calls in flight get two seconds."""
         self._closed()
         await self._server.stop()
 
 
 async def offer(client: Client, service: str, handler: Handler, qos: int, closed: Callable[[], object]) -> Serving:
-    """Offer a service on this connection, and on those that take its place."""
+    """Offer a service on this connection, and again after each reconnect."""
     check_service(service)
     server = Server(client, Offered(service, handler), service, qos=qos)
     await server.start()
@@ -147,6 +145,6 @@ async def offer(client: Client, service: str, handler: Handler, qos: int, closed
 
 
 def check_service(name: str) -> None:
-    """Raise ``Unsupported`` where a service can't have a topic."""
+    """Raise ``Unsupported`` if this can't be the name of a service's topic."""
     if service_of("/" + name) is None:
         require("a service's name that is no level of a topic", "mqtt")
