@@ -8,23 +8,16 @@ from polywire.hub.access import EVERYTHING, AccessRule, AccessRules, Identity
 from polywire.hub.channels import ANY, from_stars
 from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
-from polywire.hub.hub import (
-    FORBIDDEN,
-    NAMES_FULL,
-    QUEUE_FULL,
-    QUEUES_FULL,
-    RETAINED_FULL,
-    SERVICE_CHANNEL,
-    TOO_DEEP,
-    TOO_MANY_QUEUES,
-    Hub,
-)
+from polywire.hub.hub import Hub
 from polywire.hub.message import Message
 from polywire.hub.queues import DEAD_DELIVERIES, DEAD_QUEUE, DEAD_REASON, Policy
+from polywire.hub.refusal import Refused
+from polywire.hub.services import Call
 from polywire.wire.frame import Run
 from tests.hub.links import Clock, FakeLink, Loop, Recorder
 from tests.hub.test_demand import Recorder as DemandRecorder
 from tests.hub.test_queues import Worker
+from tests.hub.test_services import Answering, Asking
 
 
 class Site:
@@ -84,9 +77,9 @@ def test_nobody_publishes_to_service_channels(site: Site) -> None:
     client = site.client()
     watcher = site.subscribe(client, "$/info/clients")
     for channel in ("$", "$/info/clients"):
-        assert site.hub.publish(Message(channel, b"x", retain=True), client) == SERVICE_CHANNEL
+        assert site.hub.publish(Message(channel, b"x", retain=True), client) is Refused.SERVICE_CHANNEL
     assert (watcher.got, len(site.hub.retained)) == ([], 0)
-    assert client.counters.dropped == {SERVICE_CHANNEL: 2}
+    assert client.counters.dropped == {Refused.SERVICE_CHANNEL.label: 2}
 
 
 def test_a_published_wildcard_reaches_what_it_meets_but_no_service_channel(site: Site) -> None:
@@ -108,14 +101,14 @@ def test_a_full_queue_refuses(site: Site) -> None:
     client = site.client()
     site.hub.queue_messages = 1
     assert site.hub.publish(Message("queue/jobs", b"1"), client) is None
-    assert site.hub.publish(Message("queue/jobs", b"2"), client) == QUEUE_FULL
+    assert site.hub.publish(Message("queue/jobs", b"2"), client) is Refused.QUEUE_FULL
 
 
 def test_all_queues_together_take_no_more_memory_than_allowed(site: Site) -> None:
     client, worker = site.client(), Worker(10)
     site.hub.queue_totals.most = 3000
     assert site.hub.publish(Message("queue/a", bytes(1000)), client) is None
-    assert site.hub.publish(Message("queue/b", bytes(1000)), client) == QUEUES_FULL
+    assert site.hub.publish(Message("queue/b", bytes(1000)), client) is Refused.QUEUES_FULL
     assert site.hub.publish(Message("queue/b", bytes(500)), client) is None
     site.hub.queue("a").attach(worker)
     worker.got[0].ack()
@@ -126,9 +119,9 @@ def test_all_queues_together_take_no_more_memory_than_allowed(site: Site) -> Non
 def test_names_and_headers_of_queued_messages_are_memory_too(site: Site) -> None:
     client = site.client()
     site.hub.queue_totals.most = 3000
-    assert site.hub.publish(Message("queue/" + "n" * 3000, b""), client) == QUEUES_FULL
-    assert site.hub.publish(Message("queue/a", b"", headers=(("k", "v" * 3000),)), client) == QUEUES_FULL
-    assert site.hub.publish(Message("queue/a", b"", "t" * 3000), client) == QUEUES_FULL
+    assert site.hub.publish(Message("queue/" + "n" * 3000, b""), client) is Refused.QUEUES_FULL
+    assert site.hub.publish(Message("queue/a", b"", headers=(("k", "v" * 3000),)), client) is Refused.QUEUES_FULL
+    assert site.hub.publish(Message("queue/a", b"", "t" * 3000), client) is Refused.QUEUES_FULL
 
 
 def test_a_message_that_is_given_up_moves_to_its_dead_letter_queue_with_words_about_it(site: Site) -> None:
@@ -182,9 +175,9 @@ def test_the_first_policy_that_matches_counts_and_a_reload_changes_it(site: Site
 
 def test_a_deserted_empty_queue_is_forgotten(site: Site) -> None:
     worker = Worker()
-    queue = site.hub.queue("jobs")
     client = site.client()
-    site.hub.consume(client, queue, worker)
+    assert site.hub.consume(client, "jobs", worker) is None
+    assert worker.queue is site.hub.queues["jobs"]
     site.hub.stop_consuming(client, worker)
     assert site.hub.queues == {}
 
@@ -193,7 +186,7 @@ def test_what_can_not_be_retained_is_refused_before_anything_is_done_with_it(sit
     client = site.client()
     site.hub.retained.limit = 0
     listener = site.subscribe(client, "a")
-    assert site.hub.publish(Message("a", b"x", retain=True), client) == RETAINED_FULL
+    assert site.hub.publish(Message("a", b"x", retain=True), client) is Refused.RETAINED_FULL
     assert bodies(listener) == []
 
 
@@ -203,7 +196,7 @@ def test_where_the_publisher_can_not_be_told_it_goes_out_unretained(site: Site) 
     listener = site.subscribe(client, "a")
     assert site.hub.publish(Message("a", b"x", retain=True), client, must_retain=False) is None
     assert (bodies(listener), listener.got[0].retain, len(site.hub.retained)) == ([b"x"], False, 0)
-    assert client.counters.dropped == {RETAINED_FULL: 1}
+    assert client.counters.dropped == {Refused.RETAINED_FULL.label: 1}
 
 
 OWN = AccessRules([AccessRule(["publish"], ["own/**"])]).grants(Identity("me"), "one")
@@ -211,9 +204,9 @@ OWN = AccessRules([AccessRule(["publish"], ["own/**"])]).grants(Identity("me"), 
 
 def test_what_is_forbidden_goes_nowhere_on_either_path(site: Site) -> None:
     client = site.client()
-    client.grants = OWN
     listener = site.subscribe(client, "**")
-    assert site.hub.publish(Message("a", b"x"), client) == FORBIDDEN
+    client.grants = OWN
+    assert site.hub.publish(Message("a", b"x"), client) is Refused.FORBIDDEN
     view = site.hub.view(client)
     assert view.resolve(b"a") is None
     assert view.resolve(b"own/a") is not None
@@ -321,14 +314,14 @@ def test_service_topics_are_told_to_the_bridge_unless_they_are_refused(site: Sit
     for channel in ("/greeter", "/greeter/x", "greeter", "/", f"/{ANY}{ANY}"):
         site.hub.publish(Message(channel, b"x"), client)
     client.grants = AccessRules([AccessRule(["publish"], ["open"])]).grants(Identity(), "one")
-    assert site.hub.publish(Message("/greeter", b"x"), client) == FORBIDDEN
+    assert site.hub.publish(Message("/greeter", b"x"), client) is Refused.FORBIDDEN
     assert told == [("/greeter", client)]
 
 
 def test_a_channel_with_too_many_levels_is_refused_and_never_runs(site: Site) -> None:
     client = site.client()
     deep = "/".join(["a"] * 201)
-    assert site.hub.publish(Message(deep, b"x", retain=True), client) == TOO_DEEP
+    assert site.hub.publish(Message(deep, b"x", retain=True), client) is Refused.TOO_DEEP
     assert len(site.hub.retained) == 0
     assert site.hub.view(client).resolve(deep.encode()) is None
     assert site.hub.publish(Message(deep[2:], b"x"), client) is None
@@ -338,11 +331,11 @@ def test_there_are_so_many_queues_at_once_only(site: Site) -> None:
     client, worker = site.client(), Worker(1)
     site.hub.most_queues = 1
     assert site.hub.publish(Message("queue/a", b"x"), client) is None
-    assert site.hub.publish(Message("queue/b", b"x"), client) == TOO_MANY_QUEUES
+    assert site.hub.publish(Message("queue/b", b"x"), client) is Refused.TOO_MANY_QUEUES
     assert site.hub.publish(Message("queue/a", b"y"), client) is None
     assert (site.hub.takes_queue("queue/a"), site.hub.takes_queue("queue/b")) == (True, False)
-    queue = site.hub.queue("a")
-    site.hub.consume(client, queue, worker)
+    assert site.hub.consume(client, "b", Worker()) is Refused.TOO_MANY_QUEUES
+    assert site.hub.consume(client, "a", worker) is None
     for _ in range(2):
         worker.got.pop().ack()
     site.hub.stop_consuming(client, worker)
@@ -401,7 +394,7 @@ def test_many_last_wills_are_published_in_steps_and_in_order(site: Site) -> None
     client, other = site.client(), site.client()
     heard = site.subscribe(other, "*")
     for number in range(MANY):
-        assert site.hub.leave_will(client, Message("will", b"%d" % number), 10)
+        assert site.hub.leave_will(client, Message("will", b"%d" % number), 10) is None
     assert site.hub.wills_size == 10 * MANY
     site.hub.leave(client)
     assert 0 < len(heard.got) < MANY
@@ -413,12 +406,12 @@ def test_many_last_wills_are_published_in_steps_and_in_order(site: Site) -> None
 def test_last_wills_of_all_clients_are_bounded_together(site: Site) -> None:
     site.hub.most_wills_size_together = 25
     one, other = site.client(), site.client()
-    assert site.hub.leave_will(one, Message("w", b"1"), 10)
-    assert site.hub.leave_will(other, Message("w", b"2"), 10)
-    assert not site.hub.leave_will(other, Message("w", b"3"), 10)
+    assert site.hub.leave_will(one, Message("w", b"1"), 10) is None
+    assert site.hub.leave_will(other, Message("w", b"2"), 10) is None
+    assert site.hub.leave_will(other, Message("w", b"3"), 10) is Refused.WILLS_SIZE
     assert other.counters.dropped == {"wills-size": 1}
     site.hub.withdraw_wills(one)
-    assert site.hub.leave_will(other, Message("w", b"3"), 10)
+    assert site.hub.leave_will(other, Message("w", b"3"), 10) is None
 
 
 def test_retained_messages_are_sent_in_steps_and_none_after_the_one_that_replaced_it(site: Site) -> None:
@@ -466,7 +459,7 @@ def test_many_watchers_are_told_in_steps_and_of_the_last_change_only(site: Site)
     watching, client = site.client(), site.client()
     watchers = [DemandRecorder("a/*") for _ in range(MANY)]
     for number, watcher in enumerate(watchers):
-        assert site.hub.watch(watching, number, watcher)
+        assert site.hub.watch(watching, number, watcher) is None
     site.subscribe(client, "a/1")
     site.subscribe(client, "a/2")
     assert sum(len(watcher.heard) for watcher in watchers) < 2 * MANY
@@ -486,11 +479,11 @@ def test_many_watchers_are_told_in_steps_and_of_the_last_change_only(site: Site)
 def test_watchers_are_bounded_for_each_client_and_together(site: Site) -> None:
     site.hub.most_watchers, site.hub.most_watchers_together = 2, 3
     one, other = site.client(), site.client()
-    assert [site.hub.watch(one, key, DemandRecorder("a")) for key in range(3)] == [True, True, False]
-    assert [site.hub.watch(other, key, DemandRecorder("a")) for key in range(2)] == [True, False]
+    assert [site.hub.watch(one, key, DemandRecorder("a")) for key in range(3)] == [None, None, Refused.WATCHERS]
+    assert [site.hub.watch(other, key, DemandRecorder("a")) for key in range(2)] == [None, Refused.WATCHERS]
     assert one.counters.dropped == {"watchers": 2}  # they share the counters
     assert site.hub.unwatch(one, 0)
-    assert site.hub.watch(other, 1, DemandRecorder("a"))
+    assert site.hub.watch(other, 1, DemandRecorder("a")) is None
 
 
 def test_names_are_bounded_for_each_client_and_together(site: Site) -> None:
@@ -501,17 +494,17 @@ def test_names_are_bounded_for_each_client_and_together(site: Site) -> None:
     for number in range(10):
         recorder = Recorder(f"{number}/" + "x" * 20_000, FakeLink(site.loop), client.number)
         refused = site.hub.subscribe(client, number, recorder)
-        assert refused == (None if number < 2 else NAMES_FULL)
+        assert refused == (None if number < 2 else Refused.NAMES_SIZE)
     assert site.hub.subscribe(client, 0, Recorder("0/" + "x" * 20_000, FakeLink(site.loop), client.number)) is None
-    assert not site.hub.watch(client, "w", DemandRecorder("x" * 20_000))
-    assert not site.hub.hold_name(client, "x" * 20_000)
+    assert site.hub.watch(client, "w", DemandRecorder("x" * 20_000)) is Refused.NAMES_SIZE
+    assert site.hub.serve(client, "x" * 20_000, Answering(client)) is Refused.NAMES_SIZE
     assert "limits.names_size is reached" in warnings[0]
     site.hub.most_names_size_together = site.hub.names_total() + 30_000
     other = site.client()
     wide = Recorder("/".join("abcdefgh" * 20), FakeLink(site.loop), client.number)
     assert site.hub.subscribe(other, 0, wide) is None
     deep = Recorder("y" * 20_000, FakeLink(site.loop), client.number)
-    assert site.hub.subscribe(other, 1, deep) == NAMES_FULL
+    assert site.hub.subscribe(other, 1, deep) is Refused.NAMES_SIZE
     assert "limits.names_size_total is reached" in warnings[-1]
     site.hub.unsubscribe(other, 0)
     site.hub.unsubscribe(client, 0)
@@ -549,3 +542,153 @@ def test_a_client_with_many_subscriptions_is_regranted_in_steps(site: Site) -> N
     turns(site)
     site.hub.publish(Message("a/7", b"x"), publisher)
     assert [len(recorder.got) for recorder in recorders[6:9]] == [0, 1, 0]
+
+
+def test_every_reason_for_a_refusal_has_a_label_and_a_message() -> None:
+    assert len({reason.label for reason in Refused}) == len(Refused)
+    for reason in Refused:
+        assert reason.label == reason.label.lower()
+        assert reason.message
+    assert {reason for reason in Refused if reason.temporary} == {
+        Refused.TOO_MANY_QUEUES,
+        Refused.QUEUE_FULL,
+        Refused.QUEUES_FULL,
+        Refused.DRAINING,
+        Refused.UNAVAILABLE,
+    }
+
+
+ONLY_B = AccessRules([AccessRule(["publish", "subscribe", "call", "serve"], ["b"])]).grants(Identity(), "one")
+
+
+def test_whatever_a_client_asks_for_its_rights_are_checked_counted_and_logged(site: Site) -> None:
+    hub, client = site.hub, site.client()
+    logged: list[tuple[str, str, Refused]] = []
+    hub.on_refused = lambda _, action, channel, reason: logged.append((action, channel, reason))
+    client.grants = ONLY_B
+    provider = Answering(client)
+    refused = [
+        hub.publish(Message("a", b""), client),
+        hub.clear(Message("a", b"", retain=True), client),
+        hub.will_refusal(client, Message("a", b"")),
+        hub.subscribe(client, 1, Recorder("a", FakeLink(site.loop), client.number)),
+        hub.watch(client, 1, DemandRecorder("a")),
+        hub.consume(client, "a", Worker()),
+        hub.serve(client, "a", provider),
+        hub.call(client, Call(Asking(client), "a", "Say"), Message("", b"")),
+        hub.forbids(client, "call", "a"),
+    ]
+    assert refused == [Refused.FORBIDDEN] * 9
+    assert client.counters.dropped == {"forbidden": 9}
+    assert client.counters.denied == {"publish": 3, "subscribe": 3, "serve": 1, "call": 2}
+    assert [action for action, _, _ in logged] == [*["publish"] * 3, *["subscribe"] * 3, "serve", "call", "call"]
+    assert (hub.names_size, len(hub.table), len(hub.demand), hub.queues, hub.services.names()) == (0, 0, 0, {}, [])
+    assert hub.serve(client, "b", provider) is None
+    assert hub.call(client, Call(Asking(client), "b", "Say"), Message("", b"")) is None
+
+
+def test_what_a_client_has_is_bounded_all_together(site: Site) -> None:
+    hub, client, provider, worker = site.hub, site.client(), Answering(), Worker()
+    provider.connection = client
+    client.most_subscriptions = 4
+    recorder = Recorder("a", FakeLink(site.loop), client.number)
+    for _ in range(2):  # the second time nothing is added
+        assert hub.subscribe(client, "a", recorder) is None
+        assert hub.consume(client, "a", worker) is None
+        assert hub.serve(client, "a", provider) is None
+    assert hub.watch(client, "a", DemandRecorder("a")) is None
+    assert hub.subscribe(client, "b", Recorder("b", FakeLink(site.loop), client.number)) is Refused.LIMIT
+    assert hub.consume(client, "b", Worker()) is Refused.LIMIT
+    assert hub.serve(client, "b", provider) is Refused.LIMIT
+    assert hub.watch(client, "b", DemandRecorder("b")) is Refused.LIMIT
+    assert hub.consume(client, "b", Worker(), replacing=worker) is None
+    hub.stop_consuming(client, worker)
+    assert hub.unserve(client, "a")
+    assert not hub.unserve(client, "a")
+    assert hub.subscribe(client, "b", Recorder("b", FakeLink(site.loop), client.number)) is None
+
+
+def test_calls_in_flight_are_bounded(site: Site) -> None:
+    client, provider, caller = site.client(), Answering(), Asking()
+    caller.connection = client
+    client.most_calls = 1
+    site.hub.services.serve("echo", provider)
+    assert site.hub.call(client, Call(caller, "echo", "Say"), Message("", b"")) is None
+    late = Call(caller, "echo", "Say")
+    assert site.hub.call(client, late, Message("", b"")) is Refused.LIMIT
+    assert late.ended
+    site.hub.services.reply(provider.calls[0], Message("", b"!"))
+    assert site.hub.call(client, Call(caller, "echo", "Say"), Message("", b"")) is None
+
+
+def test_a_consumer_gets_nothing_before_it_begins(site: Site) -> None:
+    client, worker = site.client(), Worker(10)
+    site.hub.publish(Message("queue/jobs", b"1"), client)
+    assert site.hub.consume(client, "jobs", worker, begin=False) is None
+    site.hub.publish(Message("queue/jobs", b"2"), client)
+    assert worker.bodies() == []
+    site.hub.begin_consuming(client, worker)
+    site.hub.begin_consuming(client, worker)
+    assert worker.bodies() == [b"1", b"2"]
+
+
+def test_a_service_is_suspended_while_its_client_may_not_offer_it(site: Site) -> None:
+    client, provider, caller = site.client(), Answering(), Asking()
+    provider.connection = client
+    hub = site.hub
+    assert hub.serve(client, "a", provider) is None
+    assert hub.serve(client, "b", provider) is None
+    hub.services.start(Call(caller, "a", "First"), Message("", b""))
+    hub.regrant(client, ONLY_B)
+    assert (hub.services.offered("a"), hub.services.offered("b")) == (False, True)
+    hub.services.start(Call(caller, "a", "Second"), Message("", b""))
+    assert caller.heard == [404]
+    assert hub.services.reply(provider.calls[0], Message("", b"!"))
+    hub.regrant(client, EVERYTHING)
+    hub.regrant(client, EVERYTHING)
+    hub.services.start(Call(caller, "a", "Third"), Message("", b""))
+    assert [call.method for call in provider.calls] == ["First", "Third"]
+    hub.regrant(client, ONLY_B)
+    assert hub.unserve(client, "a")
+    hub.regrant(client, EVERYTHING)
+    assert not hub.services.offered("a")
+    assert client.revoked == set()
+
+
+def test_a_client_with_many_services_and_calls_leaves_in_steps_and_is_asked_nothing_meanwhile(site: Site) -> None:
+    client, other, provider, caller = site.client(), site.client(), Answering(), Asking()
+    provider.connection = client
+    own, far = Asking(), Answering()
+    own.connection = client
+    hub = site.hub
+    hub.services.serve("far", far)
+    for number in range(MANY):
+        assert hub.serve(client, f"{number}", provider) is None
+        assert hub.call(other, Call(caller, f"{number}", "Say"), Message("", b"")) is None
+        assert hub.call(client, Call(own, "far", "Say"), Message("", b"")) is None
+    hub.leave(client)
+    assert len(hub.services.names()) > 1
+    last = hub.services.names()[-1]
+    assert not hub.services.offered(last)
+    assert hub.call(other, Call(caller, last, "Late"), Message("", b"")) is None
+    assert caller.heard == [404]
+    turns(site)
+    assert (hub.services.names(), hub.services.under_way(), hub.names_size) == (["far"], 0, 0)
+    assert caller.heard == [404, *[503] * MANY]
+    assert far.asked[MANY:] == ["caller-gone"] * MANY
+    assert own.heard == []
+
+
+def test_a_silenced_client_serves_nothing_but_may_wait_for_its_calls(site: Site) -> None:
+    client, provider, own, far = site.client(), Answering(), Asking(), Answering()
+    provider.connection = own.connection = client
+    hub = site.hub
+    hub.services.serve("far", far)
+    assert hub.serve(client, "near", provider) is None
+    recorder = site.subscribe(client, "a")
+    assert hub.call(client, Call(own, "far", "Say"), Message("", b"")) is None
+    hub.silence(client, topics=False, calls=False)
+    assert hub.services.names() == ["far"]
+    hub.services.reply(far.calls[0], Message("", b"!"))
+    hub.publish(Message("a", b"x"), client)
+    assert (own.heard, bodies(recorder)) == ([(b"!", True)], [b"x"])

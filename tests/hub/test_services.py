@@ -2,6 +2,7 @@
 
 import pytest
 
+from polywire.hub.client import Client
 from polywire.hub.message import Message
 from polywire.hub.services import END, Call, Caller, CallError, Provider, Services
 from tests.hub.links import Clock
@@ -9,7 +10,8 @@ from tests.sessions import Site
 
 
 class Asking(Caller):
-    def __init__(self) -> None:
+    def __init__(self, client: Client | None = None) -> None:
+        self.connection = client
         self.heard: list[object] = []
 
     def reply(self, call: Call, message: Message, *, last: bool) -> None:
@@ -22,7 +24,8 @@ class Asking(Caller):
 
 
 class Answering(Provider):
-    def __init__(self) -> None:
+    def __init__(self, client: Client | None = None) -> None:
+        self.connection = client
         self.asked: list[object] = []
         self.calls: list[Call] = []
 
@@ -106,14 +109,16 @@ def test_a_caller_that_goes_away_cancels_its_calls(house: House) -> None:
     house.call()
     house.call()
     assert house.services.under_way() == 2
-    house.services.caller_gone(house.caller)
+    while house.services.end_one(house.caller):
+        pass
     assert house.provider.asked[2:] == ["caller-gone", "caller-gone"]
     assert (house.caller.heard, house.services.under_way()) == ([], 0)
 
 
 def test_a_provider_that_goes_away_fails_its_calls_and_offers_nothing(house: House) -> None:
     house.call()
-    house.services.provider_gone(house.provider)
+    while house.services.end_one(house.provider):
+        pass
     assert house.caller.heard == [503]
     assert not house.services.offered("echo")
     house.call()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from polywire.hub.client import Client
-from polywire.hub.hub import UNAVAILABLE
 from polywire.hub.message import Message
+from polywire.hub.refusal import Refused
 from polywire.hub.work import TURN, Turns, Work
 from polywire.journal import open as open_journal
 from polywire.server import journaling as module
@@ -52,7 +52,7 @@ class House:
         self.taken = 0
         self._change = asyncio.Event()
 
-    def publish(self, body: bytes, *, acknowledged: bool = True) -> str | None:
+    def publish(self, body: bytes, *, acknowledged: bool = True) -> Refused | None:
         """A message into a queue."""
         return self.hub.publish(Message("queue/q", body), self.client, acknowledged=acknowledged)
 
@@ -233,7 +233,7 @@ def test_everybody_who_waits_is_refused_when_the_disk_fails_and_nothing_is_skipp
         await house.heard("second failed")
         assert house.told == ["first failed", "second failed"]
         assert house.journaling.failed
-        assert house.publish(b"refused") == UNAVAILABLE
+        assert house.publish(b"refused") is Refused.UNAVAILABLE
         assert house.publish(b"not recorded", acknowledged=False) is None
         assert house.journaling.recorder.unrecorded == 1
         house.wait_for("third")
@@ -280,7 +280,7 @@ def test_a_strict_hub_takes_nothing_while_the_disk_fails(tmp_path: Path) -> None
         house.wait_for("me")
         await house.heard("me failed")
         assert house.hub.refusing()
-        assert house.publish(b"y", acknowledged=False) == UNAVAILABLE
+        assert house.publish(b"y", acknowledged=False) is Refused.UNAVAILABLE
         house.log.mend()
         await house.until(lambda: not house.hub.refusing())
         await house.journaling.close()

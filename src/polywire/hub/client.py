@@ -11,6 +11,8 @@ from polywire.hub.queues import Consumer, Queue
 from polywire.hub.replay import Replay
 from polywire.hub.routes import Subscription
 
+UNLIMITED: Final = 1 << 60
+
 
 @final
 class Wills:
@@ -67,7 +69,10 @@ class Client:
         self.subscriptions: Final[dict[object, Subscription]] = {}
         self.consumers: Final[dict[Consumer, Queue]] = {}
         self.watchers: Final[dict[object, Watcher]] = {}
-        self.revoked: Final[set[object]] = set()  # those among the three that its rights don't allow any more
+        self.revoked: Final[set[object]] = set()  # of these, and its services, what its rights don't allow any more
+        self.most_subscriptions = UNLIMITED  # how many subscriptions, queues, watchers and services it may have in all
+        self.most_calls = UNLIMITED  # how many of its calls may be in flight
+        self.serves = True  # its services may be called
         self.leaving = False  # its connection has ended
         self.replay: Replay | None = None  # what it is still to get of what it has subscribed to
         self.names_size = 0  # about how many bytes its subscriptions, watchers and services take

@@ -1,6 +1,8 @@
 """The hub: what sessions ask for, and the core that does it.
 
-Sessions publish, subscribe, queue and call through here, so access is checked and numbers are counted in one place.
+Sessions publish, subscribe, consume, serve and call through here. Each of these methods checks the client's rights and
+the limits before it records or changes anything, counts and logs what it refuses, and returns why (``Refused``), or
+None. What a client has belongs to the hub, which ends it when the client leaves and suspends it when its rights change.
 The hub runs in one thread and never waits: time and the end of a turn come in as functions.
 """
 
@@ -8,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final, cast, final
 
-from polywire.hub.access import PUBLISH, SIGNAL, Grants
+from polywire.hub.access import CALL, PUBLISH, SERVE, SIGNAL, SUBSCRIBE, Grants
 from polywire.hub.channels import MAX_LEVELS, REST, is_literal, to_stars
 from polywire.hub.client import Client
 from polywire.hub.counters import Counters
@@ -29,10 +31,11 @@ from polywire.hub.queues import (
     footprint,
 )
 from polywire.hub.recorder import Recorder
+from polywire.hub.refusal import Refused
 from polywire.hub.replay import Replay
 from polywire.hub.retained import Retained
 from polywire.hub.routes import Route, RouteTable, RouteView, Subscription, TopicFilter
-from polywire.hub.services import FAILED_BODY, Services
+from polywire.hub.services import DEFAULT_SECONDS, FAILED_BODY, Call, Provider, Services
 from polywire.hub.trie import Trie
 from polywire.hub.work import DONE, MORE, PROMPT, Job, Work
 from polywire.journal.kinds import WILL_FLAG
@@ -50,28 +53,8 @@ MAX_WILLS_SIZE_TOGETHER: Final = 64 * 1024 * 1024
 WILLS_AT_ONCE: Final = 32
 """Last wills of one client that are published in one step, and safe together."""
 
-COSTLY_PATTERN: Final = "your patterns overlap in too many ways; use fewer, or fewer levels and wildcards in each"
-LARGE_NAMES: Final = "there is no room for the names you have subscribed to; use fewer, or shorter ones"
-NO_QUEUE: Final = "the hub has no room for another queue"
-FULL_QUEUES: Final = "the hub's queues are full"
 QUEUE_PREFIX: Final = "queue/"
 SIGNALS: Final = ("$/signals/stop", "$/signals/terminate")
-
-FORBIDDEN: Final = "forbidden"
-SERVICE_CHANNEL: Final = "service-channel"
-QUEUE_FULL: Final = "queue-full"
-QUEUES_FULL: Final = "queues-full"
-TOO_MANY_QUEUES: Final = "too-many-queues"
-RETAINED_FULL: Final = "retained-full"
-TOO_DEEP: Final = "too-deep"
-TOO_COSTLY: Final = "pattern-cost"
-NAMES_FULL: Final = "names-size"
-WATCHERS_FULL: Final = "watchers"
-WILLS_FULL: Final = "wills-size"
-DRAINING: Final = "draining"
-UNAVAILABLE: Final = "journal-unavailable"
-
-UNWRITABLE: Final = "the journal can't be written at the moment; try again later"
 
 SHOWN: Final = 64
 """How much of a name that a client chose goes to the log."""
@@ -133,7 +116,7 @@ class Hub:
         self.on_signal: Callable[[str], None] | None = None
         self.on_warning: Callable[[str, str], None] | None = None
         self.on_service_topic: Callable[[Message, Client], None] | None = None
-        self.on_refused: Callable[[Client, str, str, str], None] | None = None
+        self.on_refused: Callable[[Client, str, str, Refused], None] | None = None
         self.on_oversized: Callable[[Client, int, int, bool], None] | None = None
         self.recorder: Recorder | None = None  # the journal's, as the next two
         self.when_safe: WhenSafe | None = None
@@ -166,9 +149,10 @@ class Hub:
         self._presence()
 
     def leave(self, client: Client) -> None:
-        """The client's connection has ended: its subscriptions go, then its last wills are published."""
+        """The client's connection has ended: all it has goes, in steps, then its last wills are published."""
         if not client.leaving:
             client.leaving = True
+            client.serves = False
             if client.replay is not None:
                 client.replay.clear()
                 self.work.wake(-client.number)
@@ -187,21 +171,34 @@ class Hub:
             client.counters.connected -= 1
             self._presence()
 
-    def leave_will(self, client: Client, message: Message, size: int, mark: int = 0) -> bool:
+    def will_refusal(self, client: Client, message: Message) -> Refused | None:
+        """Why a last will would not be published today; that is counted and logged.
+
+        Rights are checked again when it is published, so a protocol need not ask.
+        """
+        if is_service_channel(message.channel):
+            refused = self.signal_refusal(message.channel, client)
+        else:
+            refused = None if client.grants.may_publish(message.channel) else Refused.FORBIDDEN
+        if refused is not None:
+            signal = refused is Refused.FORBIDDEN and is_service_channel(message.channel)
+            self.refuse(client, SIGNAL if signal else PUBLISH, message.channel, refused, message.body)
+        return refused
+
+    def leave_will(self, client: Client, message: Message, size: int, mark: int = 0) -> Refused | None:
         """Keep a last will of ``size`` bytes until the client's connection ends, even if the hub is killed first.
 
         ``mark`` comes back from the journal with the will, for the client's protocol. A signal is for this life only.
-        False where the last wills of all clients take too much room.
+        It is refused where the last wills of all clients take too much room.
         """
         if self.wills_size + size > self.most_wills_size_together:
-            self._full(client, WILLS_FULL, "a last will", message.channel, "limits.wills_size_total")
-            return False
+            return self._full(client, Refused.WILLS_SIZE, "a last will", message.channel, "limits.wills_size_total")
         group = len(client.wills) // WILLS_AT_ONCE
         client.wills.add(message, size)
         self.wills_size += size
         if self.recorder is not None and not is_service_channel(message.channel):
             self.recorder.will_left(message, client, mark, group)
-        return True
+        return None
 
     def withdraw_wills(self, client: Client) -> None:
         """The client's last wills are not to be published."""
@@ -241,30 +238,31 @@ class Hub:
             recorder.wills_over(client, group)
             recorder.together(False)
 
-    def signal(self, channel: str, client: Client) -> None:
+    def signal(self, channel: str, client: Client) -> Refused | None:
         """A client has published to a service channel: do what it asks for, if it may."""
         refused = self.signal_refusal(channel, client)
         if refused is not None:
-            self.refuse(client, SIGNAL if refused == FORBIDDEN else PUBLISH, channel, refused)
+            self.refuse(client, SIGNAL if refused is Refused.FORBIDDEN else PUBLISH, channel, refused)
         elif self.on_signal is not None:
             self.on_signal(channel.rpartition("/")[2])
+        return refused
 
-    def signal_refusal(self, channel: str, client: Client) -> str | None:
+    def signal_refusal(self, channel: str, client: Client) -> Refused | None:
         """Why a publication to a service channel does nothing, or None where it is a signal the client may give."""
         if channel not in SIGNALS or self.on_signal is None:
-            return SERVICE_CHANNEL
-        return None if client.may_signal(channel) else FORBIDDEN
+            return Refused.SERVICE_CHANNEL
+        return None if client.may_signal(channel) else Refused.FORBIDDEN
 
-    def clear(self, message: Message, client: Client) -> None:
+    def clear(self, message: Message, client: Client) -> Refused | None:
         """Take a message without a body that is forwarded to nobody: one to be retained clears its channel."""
         if not message.retain:
-            return
-        if client.grants.may_publish(message.channel):
-            self.retained.keep(message)
-            if self.recorder is not None:
-                self.recorder.cleared(to_stars(message.channel), client)
-        else:
-            self.refuse(client, PUBLISH, message.channel, FORBIDDEN, message.body)
+            return None
+        if not client.grants.may_publish(message.channel):
+            return self.refuse(client, PUBLISH, message.channel, Refused.FORBIDDEN, message.body)
+        self.retained.keep(message)
+        if self.recorder is not None:
+            self.recorder.cleared(to_stars(message.channel), client)
+        return None
 
     def publish(
         self,
@@ -274,7 +272,7 @@ class Hub:
         acknowledged: bool = True,
         must_retain: bool = True,
         flags: int = 0,
-    ) -> str | None:
+    ) -> Refused | None:
         """Pass a client's message on: to the subscribers, the queue, the retained ones. Why not, where it can't be.
 
         ``acknowledged``: the client will be notified that it is on disk. ``must_retain``: a message that can't be
@@ -282,7 +280,7 @@ class Hub:
         are the journal's. Everything is decided before anything is recorded.
         """
         if message.retain and not must_retain and not self.retained.has_room(message):
-            client.counters.drop(RETAINED_FULL)
+            client.counters.drop(Refused.RETAINED_FULL.label)
             message = message.unretained()
         refused = self.refusal(message, client, acknowledged=acknowledged, is_will=flags & WILL_FLAG != 0)
         if refused is None:
@@ -294,19 +292,34 @@ class Hub:
             self.refuse(client, PUBLISH, message.channel, refused, message.body)
         return refused
 
-    def refuse(self, client: Client, action: str, channel: str, reason: str, body: bytes | None = None) -> None:
+    def forbids(self, client: Client, action: str, name: str, *, dollar: bool = True) -> Refused | None:
+        """``FORBIDDEN``, counted and logged, where the access rules don't allow an action; one of ``ACTIONS``.
+
+        For a session that wants to know before the hub can be asked for the action itself. ``dollar``: as in
+        ``Subscription``.
+        """
+        grants = client.grants
+        allowed = grants.may_subscribe(name, dollar=dollar) if action == SUBSCRIBE else grants.may(action, name)
+        return None if allowed else self.refuse(client, action, name, Refused.FORBIDDEN)
+
+    def allows(self, grants: Grants, subscription: Subscription) -> bool:
+        """Whether somebody with these rights may have a subscription."""
+        return grants.may_subscribe(subscription.pattern, dollar=subscription.dollar)
+
+    def refuse(self, client: Client, action: str, channel: str, reason: Refused, body: bytes | None = None) -> Refused:
         """A client may not do something, or can't: count and log it, since not every protocol can tell the client.
 
-        ``action`` is one of ``ACTIONS``, ``channel`` what it was about, a service perhaps. ``reason`` is ``FORBIDDEN``
-        where the access rules don't allow it. ``body`` is that of a message, which the journal gets.
+        ``action`` is one of ``ACTIONS``, ``channel`` what it was about, a service perhaps. ``body`` is that of a
+        message, which the journal gets.
         """
-        client.counters.drop(reason)
-        if reason == FORBIDDEN:
+        client.counters.drop(reason.label)
+        if reason is Refused.FORBIDDEN:
             client.counters.deny(action)
         if body is not None and self.recorder is not None:
-            self.recorder.discarded(client, channel, reason, "", body, len(body))
+            self.recorder.discarded(client, channel, reason.label, "", body, len(body))
         if self.on_refused is not None:
             self.on_refused(client, action, to_stars(channel), reason)
+        return reason
 
     def oversized(self, client: Client, size: int, limit: int, *, cut: bool = False) -> None:
         """A client's message is larger than ``limit``, and was refused or ``cut``: count and log it.
@@ -317,25 +330,25 @@ class Hub:
         if self.on_oversized is not None:
             self.on_oversized(client, size, limit, cut)
 
-    def refusal(self, message: Message, client: Client, *, acknowledged: bool, is_will: bool = False) -> str | None:
+    def refusal(self, message: Message, client: Client, *, acknowledged: bool, is_will: bool = False) -> Refused | None:
         """Why a message can't be taken, or None where it can. A last will is in the journal already."""
         channel = message.channel
         if not client.grants.may_publish(channel):
-            return FORBIDDEN
+            return Refused.FORBIDDEN
         if is_service_channel(channel):
-            return SERVICE_CHANNEL
+            return Refused.SERVICE_CHANNEL
         if is_queue(channel) and not self.takes_queue(channel):
-            return TOO_MANY_QUEUES
+            return Refused.TOO_MANY_QUEUES
         if is_too_deep(channel):
-            return TOO_DEEP
+            return Refused.TOO_DEEP
         if self.recorder is not None and self.recorder.failed and (acknowledged or (self.strict and not is_will)):
-            return UNAVAILABLE
+            return Refused.UNAVAILABLE
         if is_queue(channel) and not self.queue(channel[len(QUEUE_PREFIX) :]).has_room(message):
-            return QUEUE_FULL
+            return Refused.QUEUE_FULL
         if is_queue(channel) and self.queue_totals.size + footprint(message) > self.queue_totals.most:
-            return QUEUES_FULL
+            return Refused.QUEUES_FULL
         if message.retain and not self.retained.has_room(message):
-            return RETAINED_FULL
+            return Refused.RETAINED_FULL
         return None
 
     def record(self, message: Message, client: Client, recorder: Recorder, flags: int = 0) -> None:
@@ -431,24 +444,33 @@ class Hub:
         for queue in self.queues.values():
             queue.stopped = True
 
-    def subscribe(self, client: Client, key: object, subscription: Subscription) -> str | None:
+    def subscribe(self, client: Client, key: object, subscription: Subscription) -> Refused | None:
         """Add a subscription under the session's own ``key``; ``replay`` sends it the retained messages.
 
-        Why not, and it is counted, where the client's patterns would make publications too much work, or would take
-        too much room: ``SUBSCRIPTION_REFUSALS`` has words for both.
+        It takes the place of another one under that key.
         """
         old = client.subscriptions.get(key)
         pattern = subscription.pattern
-        if (old is None or old.pattern != pattern) and not self.hold_name(client, pattern):
-            return NAMES_FULL
+        refused: Refused | None = None
+        if not self.allows(client.grants, subscription):
+            refused = Refused.FORBIDDEN
+        elif is_too_deep(pattern):
+            refused = Refused.TOO_DEEP
+        elif old is None and not self._has_place(client):
+            refused = Refused.LIMIT
+        if refused is not None:
+            return self.refuse(client, SUBSCRIBE, pattern, refused)
+        if old is None or old.pattern != pattern:
+            refused = self._hold_name(client, pattern)
+            if refused is not None:
+                return refused
         before = self.table.reach()
         self.table.add(subscription)
         grown = self.table.reach() - before
         if grown > 0 and (client.reach + grown > self.most_reach or before + grown > self.most_reach_together):
             self.table.discard(subscription)
-            self.release_name(client, pattern)
-            client.counters.drop(TOO_COSTLY)
-            return TOO_COSTLY
+            self._release_name(client, pattern)
+            return self.refuse(client, SUBSCRIBE, pattern, Refused.PATTERN_COST)
         client.reach += grown
         if self.recorder is not None:
             self.recorder.subscribed(client, to_stars(pattern))
@@ -457,7 +479,7 @@ class Hub:
         if old is not None:
             # After the new one, so that demand does not seem to go away in between.
             if old.pattern != pattern:
-                self.release_name(client, old.pattern)
+                self._release_name(client, old.pattern)
             self._end(client, old, replaced=True)
         return None
 
@@ -465,20 +487,23 @@ class Hub:
         """Send a new subscription the retained messages there are, in steps, as fast as the client takes them."""
         self._replay(client).subscribed(subscription)
 
-    def hold_name(self, client: Client, name: str) -> bool:
-        """Count what a client keeps under a name. False, and it is counted, where that is too much."""
+    def _has_place(self, client: Client) -> bool:
+        """Whether a client may have one subscription, queue, watcher or service more."""
+        held = len(client.subscriptions) + len(client.consumers) + len(client.watchers)
+        return held + self.services.offer_count(client) < client.most_subscriptions
+
+    def _hold_name(self, client: Client, name: str) -> Refused | None:
+        """Count what a client keeps under a name, unless that is too much."""
         cost = name_cost(name)
         if client.names_size + cost > self.most_names_size:
-            self._full(client, NAMES_FULL, "a subscription", name, "limits.names_size")
-            return False
+            return self._full(client, Refused.NAMES_SIZE, "a subscription", name, "limits.names_size")
         if self.names_size + cost + NODE * (self.table.nodes() + self.demand.nodes()) > self.most_names_size_together:
-            self._full(client, NAMES_FULL, "a subscription", name, "limits.names_size_total")
-            return False
+            return self._full(client, Refused.NAMES_SIZE, "a subscription", name, "limits.names_size_total")
         client.names_size += cost
         self.names_size += cost
-        return True
+        return None
 
-    def release_name(self, client: Client, name: str) -> None:
+    def _release_name(self, client: Client, name: str) -> None:
         """A client keeps nothing under a name any more."""
         cost = min(name_cost(name), client.names_size)
         client.names_size -= cost
@@ -501,16 +526,21 @@ class Hub:
         subscription = client.subscriptions.pop(key, None)
         if subscription is None:
             return False
-        self.release_name(client, subscription.pattern)
+        self._release_name(client, subscription.pattern)
         if self.recorder is not None:
             self.recorder.unsubscribed(client, to_stars(subscription.pattern))
         self._end(client, subscription, replaced=False)
         return True
 
-    def silence(self, client: Client, *, topics: bool = True) -> None:
-        """Let a client take from no queue any more, and end its subscriptions to ``topics`` as well, in steps."""
-        if (topics and client.subscriptions) or client.consumers:
-            self.work.start(client.number, _Silencing(self, client, topics=topics))
+    def silence(self, client: Client, *, topics: bool = True, calls: bool = True) -> None:
+        """Let a client have nothing from others any more, though it is still there, in steps.
+
+        It takes from no queue and serves nothing; its subscriptions to ``topics`` and the ``calls`` it has made end as
+        well.
+        """
+        client.serves = False
+        if (topics and client.subscriptions) or client.consumers or self.services.has(client):
+            self.work.start(client.number, _Silencing(self, client, topics=topics, calls=calls))
 
     def queue(self, name: str) -> Queue:
         """The queue of this name, which exists from its first use."""
@@ -552,13 +582,13 @@ class Hub:
         recorder = self.recorder
         totals = self.queue_totals
         if not self.takes_queue(message.channel):
-            problem = TOO_MANY_QUEUES
+            problem = Refused.TOO_MANY_QUEUES.label
         elif recorder is not None and recorder.failed:
-            problem = UNAVAILABLE
+            problem = Refused.UNAVAILABLE.label
         elif not self.queue(name).has_room(message):
-            problem = QUEUE_FULL
+            problem = Refused.QUEUE_FULL.label
         elif totals.size + footprint(message) - footprint(delivery.message) > totals.most:
-            problem = QUEUES_FULL
+            problem = Refused.QUEUES_FULL.label
         else:
             if recorder is not None:
                 message.offset = recorder.moved(message, queue.name, delivery.message.offset)
@@ -577,10 +607,45 @@ class Hub:
         if self.queues.pop(name, None) is not None:
             self.names_size -= name_cost(name)
 
-    def consume(self, client: Client, queue: Queue, consumer: Consumer) -> None:
-        """Let a client's consumer take from a queue."""
-        client.consumers[consumer] = queue
-        queue.attach(consumer)
+    def consume(
+        self,
+        client: Client,
+        name: str,
+        consumer: Consumer,
+        *,
+        begin: bool = True,
+        replacing: Consumer | None = None,
+    ) -> Refused | None:
+        """Let a client's consumer take from the queue of this name; once more is no more, but rights are checked.
+
+        Without ``begin`` it gets nothing before ``begin_consuming``. It may take the place of another one of the
+        client's, ``replacing``, that will be stopped.
+        """
+        refused: Refused | None = None
+        known = consumer in client.consumers
+        if not client.grants.may_subscribe(QUEUE_PREFIX + name):
+            refused = Refused.FORBIDDEN
+        elif is_too_deep(QUEUE_PREFIX + name):
+            refused = Refused.TOO_DEEP
+        elif not known and replacing is None and not self._has_place(client):
+            refused = Refused.LIMIT
+        elif not known and not self.takes_queue(QUEUE_PREFIX + name):
+            refused = Refused.TOO_MANY_QUEUES
+        if refused is not None:
+            return self.refuse(client, SUBSCRIBE, QUEUE_PREFIX + name, refused)
+        if not known:
+            queue = self.queue(name)
+            queue.admit(consumer)
+            client.consumers[consumer] = queue
+            if begin:
+                queue.resume(consumer)
+        return None
+
+    def begin_consuming(self, client: Client, consumer: Consumer) -> None:
+        """Hand out to a consumer what its queue holds and will hold."""
+        queue = client.consumers.get(consumer)
+        if queue is not None and consumer not in client.revoked:
+            queue.resume(consumer)
 
     def stop_consuming(self, client: Client, consumer: Consumer) -> None:
         """A consumer goes away. A queue with nothing in it and nobody at it is forgotten."""
@@ -592,24 +657,30 @@ class Hub:
         if queue.idle():
             self.forget_queue(queue.name)
 
-    def watch(self, client: Client, key: object, watcher: Watcher) -> bool:
-        """Tell a client's watcher of the demand for topics, now and whenever it changes; once more, if it is told.
-
-        False, and it is counted, where there are too many watchers.
-        """
+    def watch(self, client: Client, key: object, watcher: Watcher) -> Refused | None:
+        """Tell a client's watcher of the demand for topics, now and whenever it changes; once more, if it is told."""
         if client.watchers.get(key) is not watcher:
+            refused: Refused | None = None
+            pattern = watcher.pattern
+            if not client.grants.may_subscribe(pattern):
+                refused = Refused.FORBIDDEN
+            elif not self._has_place(client):
+                refused = Refused.LIMIT
+            if refused is not None:
+                return self.refuse(client, SUBSCRIBE, pattern, refused)
             if len(client.watchers) >= self.most_watchers:
-                self._full(client, WATCHERS_FULL, "a watcher", watcher.pattern, "limits.watchers")
-                return False
+                return self._full(client, Refused.WATCHERS, "a watcher", pattern, "limits.watchers")
             if len(self.demand) >= self.most_watchers_together:
-                self._full(client, WATCHERS_FULL, "a watcher", watcher.pattern, "limits.watchers_total")
-                return False
-            if not self.hold_name(client, watcher.pattern):
-                return False
+                return self._full(client, Refused.WATCHERS, "a watcher", pattern, "limits.watchers_total")
+            refused = self._hold_name(client, pattern)
+            if refused is not None:
+                return refused
             client.watchers[key] = watcher
             self.demand.watch(watcher, remind=False)
+        elif not client.grants.may_subscribe(watcher.pattern):
+            return self.refuse(client, SUBSCRIBE, watcher.pattern, Refused.FORBIDDEN)
         self._replay(client).watched(watcher)
-        return True
+        return None
 
     def unwatch(self, client: Client, key: object) -> bool:
         """Tell the watcher under ``key`` nothing more. False where there is none."""
@@ -618,7 +689,7 @@ class Hub:
             return False
         client.revoked.discard(watcher)
         self.end_watching(client, watcher)
-        self.release_name(client, watcher.pattern)
+        self._release_name(client, watcher.pattern)
         return True
 
     def end_watching(self, client: Client, watcher: Watcher) -> None:
@@ -627,13 +698,49 @@ class Hub:
             client.replay.forget(watcher)
         self.demand.unwatch(watcher)
 
+    def serve(self, client: Client, service: str, provider: Provider) -> Refused | None:
+        """Let a client's provider take calls to a service; once more is no more, but rights are checked."""
+        if not client.grants.may_serve(service):
+            return self.refuse(client, SERVE, service, Refused.FORBIDDEN)
+        if self.services.offers(client, service):
+            return None
+        if not self._has_place(client):
+            return self.refuse(client, SERVE, service, Refused.LIMIT)
+        refused = self._hold_name(client, service)
+        if refused is None:
+            self.services.serve(service, provider)
+        return refused
+
+    def unserve(self, client: Client, service: str) -> bool:
+        """Let it take no more of them; calls in flight go on. False where the client does not offer the service."""
+        if not self.services.unserve(service, client):
+            return False
+        client.revoked.discard(service)
+        self._release_name(client, service)
+        return True
+
+    def call(
+        self, client: Client, call: Call, message: Message, *, last: bool = True, seconds: float = DEFAULT_SECONDS
+    ) -> Refused | None:
+        """Begin a client's call with its first request. What can't begin for another reason has failed at once."""
+        refused: Refused | None = None
+        if not client.grants.may_call(call.service):
+            refused = Refused.FORBIDDEN
+        elif self.services.call_count(client) >= client.most_calls:
+            refused = Refused.LIMIT
+        if refused is not None:
+            call.ended = True
+            return self.refuse(client, CALL, call.service, refused)
+        self.services.start(call, message, last=last, seconds=seconds)
+        return None
+
     def regrant(self, client: Client, grants: Grants) -> None:
         """Give a client other rights: what they don't allow any more gets nothing, what they allow again goes on.
 
-        What the client has is looked at in steps. Call ``Services.regrant`` when all clients have their rights.
+        What the client has is looked at in steps. Calls in flight go on.
         """
         client.grants = grants
-        if client.subscriptions or client.watchers or client.consumers:
+        if client.subscriptions or client.watchers or client.consumers or self.services.offer_count(client) > 0:
             self.regranting += 1
             self.work.start(client.number, _Regranting(self, client), PROMPT)
 
@@ -644,9 +751,12 @@ class Hub:
             self.on_regranted()
 
     def regrant_one(self, client: Client, what: object) -> None:
-        """Suspend one of a client's subscriptions, watchers and consumers, or let it go on, as its rights say."""
+        """Suspend one of a client's subscriptions, watchers, consumers and services, or let it go on.
+
+        A service is given by its name.
+        """
         if isinstance(what, Subscription):
-            allowed = client.grants.may_subscribe(what.pattern, dollar=what.dollar)
+            allowed = self.allows(client.grants, what)
         elif isinstance(what, Watcher):
             allowed = client.grants.may_subscribe(what.pattern)
         elif isinstance(what, Consumer):
@@ -654,6 +764,10 @@ class Hub:
             if queue is None:
                 return
             allowed = client.grants.may_subscribe(QUEUE_PREFIX + queue.name)
+        elif isinstance(what, str):
+            if not self.services.offers(client, what):
+                return
+            allowed = client.grants.may_serve(what)
         if allowed != (what in client.revoked):
             return
         if allowed:
@@ -676,6 +790,10 @@ class Hub:
             client.consumers[what].resume(what)
         elif isinstance(what, Consumer):
             client.consumers[what].suspend(what)
+        elif isinstance(what, str) and allowed:
+            self.services.resume(what, client)
+        elif isinstance(what, str):
+            self.services.suspend(what, client)
 
     def safe(self, done: Callable[[], None], failed: Callable[[], None]) -> None:
         """Call ``done`` once everything accepted so far is safe, without a journal at once; ``failed`` if it can't be.
@@ -699,14 +817,15 @@ class Hub:
         if owner in self._idle and not self.work.busy(owner) and owner not in self.demand.untold:
             self._idle.pop(owner)()
 
-    def _full(self, client: Client, reason: str, what: str, name: str, limit: str) -> None:
+    def _full(self, client: Client, reason: Refused, what: str, name: str, limit: str) -> Refused:
         """Count and log that there is no room for something a client wants to be kept."""
-        client.counters.drop(reason)
+        client.counters.drop(reason.label)
         who = f"user {client.identity.name[:SHOWN]!r}" if client.identity.name else "the anonymous user"
         mine = (client.name or client.address)[:SHOWN]
         where = to_stars(name[:SHOWN])
         text = f"{what} of {client.counters.protocol} client {mine!r} of {who} to {where!r} was refused"
-        self.warn(f"{reason} {limit}", f"{text}: {limit} is reached")
+        self.warn(f"{reason.label} {limit}", f"{text}: {limit} is reached")
+        return reason
 
     def _subscriptions(self, channel: str) -> list[Subscription]:
         return self.table.route(channel).subscriptions if is_literal(channel) else self.table.meeting(channel)
@@ -759,10 +878,6 @@ class Hub:
             told(len(self.clients))
 
 
-SUBSCRIPTION_REFUSALS: Final[dict[str, str]] = {TOO_COSTLY: COSTLY_PATTERN, NAMES_FULL: LARGE_NAMES}
-"""Why ``Hub.subscribe`` refuses a subscription, in words."""
-
-
 @final
 class Publishing(Job):
     """The last wills of a client, published group by group. Until the last one they take ``size`` bytes."""
@@ -789,7 +904,7 @@ class Publishing(Job):
 
 @final
 class _Leaving(Job):
-    """The end of a client: one subscription after the other, then its last wills."""
+    """The end of a client: its services and calls, one subscription after the other, then its last wills."""
 
     def __init__(self, hub: Hub, client: Client) -> None:
         self._hub: Final = hub
@@ -797,8 +912,10 @@ class _Leaving(Job):
         self._wills: Publishing | None = None
 
     def step(self) -> int:
-        """One subscription, watcher, consumer or topic less, or some wills published."""
+        """One service, call, subscription, watcher, consumer or topic less, or some wills published."""
         hub, client = self._hub, self._client
+        if hub.services.end_one(client):
+            return MORE
         if client.subscriptions:
             subscription = client.subscriptions.popitem()[1]
             subscription.leave()
@@ -822,19 +939,20 @@ class _Leaving(Job):
 class _Silencing(Job):
     """The end of what a client is sent, while it is still there."""
 
-    def __init__(self, hub: Hub, client: Client, *, topics: bool) -> None:
+    def __init__(self, hub: Hub, client: Client, *, topics: bool, calls: bool) -> None:
         self._hub: Final = hub
         self._client: Final = client
         self._topics: Final = topics
+        self._calls: Final = calls
 
     def step(self) -> int:
-        """End one subscription, or stop one consumer."""
+        """End one subscription, service or call, or stop one consumer."""
         hub, client = self._hub, self._client
         if self._topics and client.subscriptions:
             hub.unsubscribe(client, next(reversed(client.subscriptions)))
         elif client.consumers:
             hub.stop_consuming(client, next(reversed(client.consumers)))
-        else:
+        elif not hub.services.end_one(client, made=self._calls):
             return DONE
         return MORE
 
@@ -852,7 +970,8 @@ class _Regranting(Job):
         """Look at one of them."""
         client = self._client
         if self._left is None:
-            self._left = [*client.consumers, *client.watchers.values(), *client.subscriptions.values()]
+            services = self._hub.services.offers_of(client)
+            self._left = [*services, *client.consumers, *client.watchers.values(), *client.subscriptions.values()]
         if self._left and not client.leaving:
             self._hub.regrant_one(client, self._left.pop())
             return MORE

@@ -125,8 +125,11 @@ class _Return:
 class Consumer:
     """Somebody who takes messages from one queue. A session derives its own. ``choosy``: ``wants`` is asked.
 
-    ``leaving``: it has said that it wants no more. What it does not acknowledge is then not held against a message.
+    ``queue`` is set by ``Hub.consume``. ``leaving``: it has said that it wants no more. What it does not acknowledge
+    is then not held against a message.
     """
+
+    queue: "Queue"
 
     def __init__(self, *, choosy: bool = False) -> None:
         self.leaving = False
@@ -217,6 +220,11 @@ class Queue:
         self._waiting.append(delivery)
         self.dispatch()
         return delivery
+
+    def admit(self, consumer: Consumer) -> None:
+        """A consumer that takes part from ``resume`` on."""
+        consumer.queue = self
+        self._suspended.append(consumer)
 
     def attach(self, consumer: Consumer) -> None:
         """Let a consumer take part."""

@@ -127,17 +127,18 @@ class Services:
     """The services on offer and the calls under way. ``later`` runs deadlines, ``clock`` measures durations.
 
     ``elsewhere`` is asked when nobody here offers a service: it may name a provider that reaches one by other means.
+    Services and calls belong to an owner: the client of their provider or caller, or these themselves without one.
     """
 
     def __init__(self, later: Later, clock: Callable[[], int]) -> None:
         self._later: Final = later
         self._clock: Final = clock
-        self._providers: Final[dict[str, list[Provider]]] = {}
-        self._suspended: Final[dict[str, list[Provider]]] = {}  # offers that the access rules don't allow any more
-        self._offered: Final[dict[Provider, dict[str, None]]] = {}  # what each provider offers, suspended or not
+        self._providers: Final[dict[str, list[Provider]]] = {}  # those who may be called
+        self._offered: Final[dict[object, dict[str, Provider]]] = {}  # by owner, suspended or not
+        self._asked: Final[dict[object, set[Call]]] = {}  # calls that wait for a reply, by their provider's owner
+        self._made: Final[dict[object, set[Call]]] = {}  # the same, by their caller's owner
         self._turns: Final[dict[str, int]] = {}
-        self._open: Final[dict[Provider, set[Call]]] = {}
-        self._made: Final[dict[Caller, set[Call]]] = {}
+        self._under_way = 0
         self.elsewhere: Callable[[str], Provider | None] | None = None
         self.on_end: Callable[[Call, int, int], None] | None = None
         self.draining = False
@@ -145,56 +146,81 @@ class Services:
         self.last_number = 0
 
     def serve(self, service: str, provider: Provider) -> bool:
-        """Offer a service. False where this provider does already."""
-        _discard(self._suspended, service, provider)
-        providers = self._providers.setdefault(service, [])
-        if provider in providers:
+        """Offer a service. False where this provider's owner does already."""
+        owner = _provides(provider)
+        offered = self._offered.get(owner)
+        if offered is None:
+            offered = {}
+            self._offered[owner] = offered
+        elif service in offered:
             return False
-        providers.append(provider)
-        self._offered.setdefault(provider, {})[service] = None
+        offered[service] = provider
+        self._providers.setdefault(service, []).append(provider)
         return True
 
-    def unserve(self, service: str, provider: Provider) -> bool:
-        """Offer it no more; calls in flight go on. False where this provider did not."""
-        offered = self._offered.get(provider)
-        if offered is None or service not in offered:
+    def unserve(self, service: str, owner: object) -> bool:
+        """Offer it no more; calls in flight go on. False where this owner did not."""
+        offered = self._offered.get(owner)
+        provider = None if offered is None else offered.pop(service, None)
+        if offered is None or provider is None:
             return False
-        del offered[service]
         if not offered:
-            del self._offered[provider]
-        if _discard(self._providers, service, provider):
-            if service not in self._providers:
-                self._turns.pop(service, None)
-        else:
-            _discard(self._suspended, service, provider)
+            del self._offered[owner]
+        self._withdraw(service, provider)
         return True
 
-    def regrant(self) -> None:
-        """Clients' rights have changed: suspend offers they may not make any more, resume those they may again.
+    def suspend(self, service: str, owner: object) -> None:
+        """Let nobody call this owner's service until it is resumed. Calls in flight go on."""
+        self._withdraw(service, self._offered[owner][service])
 
-        Calls in flight go on.
-        """
-        for service in self.known():
-            self.regrant_one(service)
+    def resume(self, service: str, owner: object) -> None:
+        """Let it be called again."""
+        self._providers.setdefault(service, []).append(self._offered[owner][service])
 
-    def known(self) -> list[str]:
-        """All services that are on offer, or would be if the access rules allowed it."""
-        return [*self._providers, *self._suspended]
+    def offers_of(self, owner: object) -> list[str]:
+        """The services that an owner offers, suspended ones included."""
+        return list(self._offered.get(owner, ()))
 
-    def regrant_one(self, service: str) -> None:
-        """``regrant`` for one service."""
-        denied = _offers(self._providers, service, allowed=False)
-        allowed = _offers(self._suspended, service, allowed=True)
-        for provider in denied:
-            self.unserve(service, provider)
-            self._suspended.setdefault(service, []).append(provider)
-            self._offered.setdefault(provider, {})[service] = None
-        for provider in allowed:
-            self.serve(service, provider)
+    def offers(self, owner: object, service: str) -> bool:
+        """Whether an owner offers a service, suspended or not."""
+        offered = self._offered.get(owner)
+        return offered is not None and service in offered
+
+    def offer_count(self, owner: object) -> int:
+        """How many there are."""
+        offered = self._offered.get(owner)
+        return 0 if offered is None else len(offered)
+
+    def call_count(self, owner: object) -> int:
+        """How many calls an owner has made that have not ended."""
+        made = self._made.get(owner)
+        return 0 if made is None else len(made)
+
+    def has(self, owner: object) -> bool:
+        """Whether an owner offers a service, or has a part in a call that has not ended."""
+        return owner in self._offered or owner in self._asked or owner in self._made
+
+    def end_one(self, owner: object, *, made: bool = True) -> bool:
+        """End one service of an owner that goes away, or one call it is to answer, or has ``made``. False for none."""
+        offered = self._offered.get(owner)
+        if offered is not None:
+            return self.unserve(next(iter(offered)), owner)
+        calls = self._asked.get(owner)
+        if calls is not None:
+            error = CallError(503, "provider-gone", "the provider disconnected before it replied", 1)
+            return self.fail(next(iter(calls)), error)
+        calls = self._made.get(owner)
+        if made and calls is not None:
+            error = CallError(499, "caller-gone", "the caller has disconnected")
+            return self.cancel(next(iter(calls)), error)
+        return False
 
     def offered(self, service: str) -> bool:
         """Whether somebody offers the service here."""
-        return service in self._providers
+        for provider in self._providers.get(service, ()):
+            if _may_be_asked(provider):
+                return True
+        return False
 
     def names(self) -> list[str]:
         """All services on offer."""
@@ -202,7 +228,7 @@ class Services:
 
     def under_way(self) -> int:
         """How many calls have not ended."""
-        return sum([len(calls) for calls in self._open.values()])
+        return self._under_way
 
     def start(self, call: Call, message: Message, *, last: bool = True, seconds: float = DEFAULT_SECONDS) -> bool:
         """Begin a call with its first request. False, and the caller has been told, where that can't be."""
@@ -224,8 +250,9 @@ class Services:
         call.provider = provider
         call.started = self._clock()
         call.seconds = seconds
-        self._open.setdefault(provider, set()).add(call)
-        self._made.setdefault(call.caller, set()).add(call)
+        self._under_way += 1
+        self._asked.setdefault(_provides(provider), set()).add(call)
+        self._made.setdefault(_calls(call.caller), set()).add(call)
         call.timer = self._later(seconds, _Deadline(self, call, seconds).passed)
         if message.body_failed and not provider.takes_failed_body:
             self.fail(call, CallError(400, FAILED_BODY, failed_body_text(message)))
@@ -277,18 +304,6 @@ class Services:
         provider.cancel(call, error)
         return True
 
-    def caller_gone(self, caller: Caller) -> None:
-        """A caller went away: its calls are cancelled."""
-        for call in list(self._made.get(caller, ())):
-            self.cancel(call, CallError(499, "caller-gone", "the caller has disconnected"))
-
-    def provider_gone(self, provider: Provider) -> None:
-        """A provider went away: it offers nothing any more, and those who wait for it are told."""
-        for service in list(self._offered.get(provider, ())):
-            self.unserve(service, provider)
-        for call in list(self._open.get(provider, ())):
-            self.fail(call, CallError(503, "provider-gone", "the provider disconnected before it replied", 1))
-
     def expire(self, call: Call, seconds: float) -> None:
         """The call's deadline has passed: both sides are told."""
         provider = call.provider
@@ -306,11 +321,25 @@ class Services:
 
     def _choose(self, service: str) -> Provider | None:
         providers = self._providers.get(service)
-        if providers is None:
-            return self.elsewhere(service) if self.elsewhere is not None else None
-        turn = self._turns.get(service, 0) % len(providers)
-        self._turns[service] = turn + 1
-        return providers[turn]
+        if providers is not None:
+            count = len(providers)
+            turn = self._turns.get(service, 0)
+            for _ in range(count):
+                provider = providers[turn % count]
+                turn = turn % count + 1
+                if _may_be_asked(provider):
+                    self._turns[service] = turn
+                    return provider
+        return self.elsewhere(service) if self.elsewhere is not None else None
+
+    def _withdraw(self, service: str, provider: Provider) -> None:
+        """Let nobody call this provider's service any more, if anybody could."""
+        providers = self._providers.get(service)
+        if providers is not None and provider in providers:
+            providers.remove(provider)
+            if not providers:
+                del self._providers[service]
+                self._turns.pop(service, None)
 
     def _end(self, call: Call, code: int) -> None:
         call.ended = True
@@ -319,12 +348,9 @@ class Services:
             call.timer = None
         provider = call.provider
         if provider is not None:
-            _remove(self._open, provider, call)
-        made = self._made.get(call.caller)
-        if made is not None:
-            made.discard(call)
-            if not made:
-                del self._made[call.caller]
+            self._under_way -= 1
+            _remove(self._asked, _provides(provider), call)
+            _remove(self._made, _calls(call.caller), call)
         if self.on_end is not None:
             self.on_end(call, code, self._clock() - call.started)
 
@@ -348,30 +374,27 @@ def failed_body_text(message: Message) -> str:
     return f"the body failed: {failure.text}" if isinstance(failure, FailedAttachment) else "the body failed"
 
 
-def _offers(offers: dict[str, list[Provider]], service: str, *, allowed: bool) -> list[Provider]:
-    """Those among the offers of a service whose client may make them, or may not."""
-    found: list[Provider] = []
-    for provider in offers.get(service, ()):
-        client = provider.connection
-        if client is not None and client.grants.may_serve(service) == allowed:
-            found.append(provider)
-    return found
+def _provides(provider: Provider) -> object:
+    """Whose services a provider's are: its client's, or its own where it has none."""
+    client = provider.connection
+    return provider if client is None else client
 
 
-def _discard(offers: dict[str, list[Provider]], service: str, provider: Provider) -> bool:
-    """Take a provider from the offers of a service, and say whether it was there."""
-    providers = offers.get(service)
-    if providers is None or provider not in providers:
-        return False
-    providers.remove(provider)
-    if not providers:
-        del offers[service]
-    return True
+def _calls(caller: Caller) -> object:
+    """Whose calls a caller's are."""
+    client = caller.connection
+    return caller if client is None else client
 
 
-def _remove(calls: dict[Provider, set[Call]], provider: Provider, call: Call) -> None:
-    mine = calls.get(provider)
+def _may_be_asked(provider: Provider) -> bool:
+    """Whether a provider takes calls: not while its client's services are being ended."""
+    client = provider.connection
+    return client is None or client.serves
+
+
+def _remove(calls: dict[object, set[Call]], owner: object, call: Call) -> None:
+    mine = calls.get(owner)
     if mine is not None:
         mine.discard(call)
         if not mine:
-            del calls[provider]
+            del calls[owner]

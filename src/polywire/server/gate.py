@@ -312,7 +312,7 @@ class Gate:
 
 
 class Renewal(Job):
-    """What a reload changes for those who are there: clients, stored MQTT sessions, and then services on offer.
+    """What a reload changes for those who are there: clients with all they have, and stored MQTT sessions.
 
     One at a time; who could not log in any more gets nothing from then on, and is disconnected.
     """
@@ -324,11 +324,9 @@ class Renewal(Job):
         self._clients = list(gate.hub.clients.values())
         sessions = gate.hub.shared.get(SHARED)
         self._stored = sessions.regranting(gate.stored_grants) if isinstance(sessions, MqttSessions) else None
-        self._services: list[str] | None = None
 
     def step(self) -> int:
         """Look at one of them."""
-        hub = self._gate.hub
         if self.stopped:
             return DONE
         if self._clients:
@@ -340,12 +338,7 @@ class Renewal(Job):
             return MORE
         if self._stored is not None and self._stored.step() != DONE:
             return MORE
-        if self._services is None:
-            hub.forget_views()
-            self._services = hub.services.known()
-        if self._services:
-            hub.services.regrant_one(self._services.pop())
-            return MORE
+        self._gate.hub.forget_views()
         self._gate.renewed(self)
         return DONE
 

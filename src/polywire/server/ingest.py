@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, assert_never
 
 import pyarrow as pa
 from aiohttp import web
@@ -27,22 +27,12 @@ from pyarrow import ipc
 from polywire.hub.access import Identity
 from polywire.hub.channels import is_literal, name_problem
 from polywire.hub.client import Client
-from polywire.hub.hub import (
-    FORBIDDEN,
-    QUEUE_FULL,
-    QUEUE_PREFIX,
-    QUEUES_FULL,
-    RETAINED_FULL,
-    TOO_MANY_QUEUES,
-    UNAVAILABLE,
-    UNWRITABLE,
-    Hub,
-    is_queue,
-)
+from polywire.hub.hub import QUEUE_PREFIX, Hub, is_queue
 from polywire.hub.message import Date, Headers, Message
 from polywire.hub.outbox import Nowhere, Outbox
 from polywire.hub.queues import OVERHEAD as QUEUED_OVERHEAD
 from polywire.hub.recorder import Recorder
+from polywire.hub.refusal import Refused as HubRefused
 from polywire.journal.columns import Columns
 from polywire.journal.housekeeping import Hold
 from polywire.protocols.mqtt.stored import sessions_of
@@ -87,15 +77,6 @@ SCHEMA: Final[Any] = pa.schema(
         pa.field("queue", pa.bool_(), nullable=False),
     ]
 )
-
-STATUS: Final = {
-    FORBIDDEN: 403,
-    QUEUE_FULL: 503,
-    QUEUES_FULL: 503,
-    TOO_MANY_QUEUES: 503,
-    RETAINED_FULL: 507,
-    UNAVAILABLE: 503,
-}
 
 
 def read_part(headers: Mapping[str, str]) -> Part:
@@ -293,7 +274,7 @@ class Finishing:
         finally:
             stuck.cancel()
         if not self.task.done():
-            raise Refused(503, UNWRITABLE)
+            raise Refused(503, HubRefused.UNAVAILABLE.message)
         if self.task.cancelled():
             raise Refused(503, "the hub is shutting down")
         self.task.result()
@@ -367,7 +348,9 @@ class Ingest:
         progress = queries(self._hub).get(part.query)
         if progress is not None and progress.user and self._gate.has_logins and progress.user != who.name:
             raise Refused(
-                403, f"the query {part.query!r} belongs to another user; choose another name", fault=FORBIDDEN
+                403,
+                f"the query {part.query!r} belongs to another user; choose another name",
+                fault=HubRefused.FORBIDDEN.label,
             )
 
     def _client(self, who: Identity) -> Client:
@@ -394,7 +377,7 @@ class Ingest:
             columns = make() if few else await self._in_thread(make)
         self._check(part, who)
         if recorder is not None and recorder.failed:
-            raise Refused(503, UNWRITABLE)
+            raise Refused(503, HubRefused.UNAVAILABLE.message)
         first = recorder.insert(columns) if recorder is not None and columns is not None else None
         queries(self._hub)[part.query] = Progress(part.place, user)
         finishing = Finishing()
@@ -426,9 +409,9 @@ class Ingest:
                 queue = hub.queue(name)
                 together += size + count * QUEUED_OVERHEAD
                 if hub.queue_totals.size + together > hub.queue_totals.most:
-                    _refuse(QUEUES_FULL, QUEUE_PREFIX + name, client)
+                    _refuse(HubRefused.QUEUES_FULL, QUEUE_PREFIX + name, client)
                 if len(queue) + count > queue.max_messages or queue.octets + size > queue.max_octets:
-                    _refuse(QUEUE_FULL, QUEUE_PREFIX + name, client)
+                    _refuse(HubRefused.QUEUE_FULL, QUEUE_PREFIX + name, client)
         except Refused:
             # Asking for room has made queues that nothing is put into now.
             async for name in in_slices(decoded.queued):
@@ -488,7 +471,7 @@ class Ingest:
 
         self._hub.safe(lambda: settle(True), lambda: settle(False))
         if not await safe:
-            raise Refused(503, UNWRITABLE)
+            raise Refused(503, HubRefused.UNAVAILABLE.message)
 
     def _in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -511,10 +494,41 @@ def taken(take: Callable[[], T]) -> Iterator[T]:
             yield take()
 
 
-def _refuse(refused: str | None, channel: str, client: Client) -> None:
+def _refuse(refused: HubRefused | None, channel: str, client: Client) -> None:
     if refused is not None:
-        client.counters.drop(refused)
-        raise Refused(STATUS.get(refused, 400), UNWRITABLE if refused == UNAVAILABLE else f"{channel}: {refused}")
+        client.counters.drop(refused.label)
+        words = refused.message if refused is HubRefused.UNAVAILABLE else f"{channel}: {refused.label}"
+        raise Refused(status_of(refused), words)
+
+
+def status_of(refused: HubRefused) -> int:
+    """The HTTP status for a part that the hub refuses."""
+    match refused:
+        case HubRefused.FORBIDDEN:
+            return 403
+        case (
+            HubRefused.QUEUE_FULL
+            | HubRefused.QUEUES_FULL
+            | HubRefused.TOO_MANY_QUEUES
+            | HubRefused.UNAVAILABLE
+            | HubRefused.DRAINING
+        ):
+            return 503
+        case HubRefused.RETAINED_FULL:
+            return 507
+        case (
+            HubRefused.SERVICE_CHANNEL
+            | HubRefused.UNSUPPORTED
+            | HubRefused.TOO_DEEP
+            | HubRefused.LIMIT
+            | HubRefused.PATTERN_COST
+            | HubRefused.NAMES_SIZE
+            | HubRefused.WATCHERS
+            | HubRefused.WILLS_SIZE
+        ):
+            return 400
+        case _:
+            assert_never(refused)
 
 
 def _columns(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from polywire.hub.client import Client
-from polywire.hub.hub import FORBIDDEN
+from polywire.hub.refusal import Refused
 
 SECONDS = 5.0
 """How far apart two lines of the same kind are."""
@@ -76,14 +76,14 @@ class Refusals:
     def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
         self._each = SeldomEach(log, clock)
 
-    def refused(self, client: Client, action: str, channel: str, reason: str) -> None:
+    def refused(self, client: Client, action: str, channel: str, reason: Refused) -> None:
         """A client may not do this: ``action`` is one of those of ``[[access]]``, ``channel`` may be a service."""
-        denied = reason == FORBIDDEN
+        denied = reason is Refused.FORBIDDEN
         self._warn(
             client,
-            reason,
+            reason.label,
             "%s from %s over %s may not %s %r" if denied else "%s from %s over %s: %s %r is refused: %s",
-            *((action, channel[:SHOWN]) if denied else (action, channel[:SHOWN], reason)),
+            *((action, channel[:SHOWN]) if denied else (action, channel[:SHOWN], reason.label)),
             action=action,
             channel=channel[:SHOWN],
         )

@@ -7,6 +7,7 @@ from polywire.hub.channels import from_stars
 from polywire.hub.message import Message
 from polywire.hub.names import name_cost
 from polywire.hub.peer import Limits
+from polywire.hub.refusal import Refused
 from polywire.protocols.fmqp.frames import (
     CACHE,
     DEBUG,
@@ -345,7 +346,7 @@ def test_a_signal_from_elsewhere_is_discarded_unless_a_rule_allows_it(site: Site
 def test_a_publication_under_dollar_from_another_protocol_is_discarded(site: Site) -> None:
     listener = join(site, Subscription("$/info/clients"))
     other = Wire(site, "mqtt", cap=1 << 20, local=True)
-    assert site.hub.publish(Message("$/info/clients", b"x"), other.client) == "service-channel"
+    assert site.hub.publish(Message("$/info/clients", b"x"), other.client) is Refused.SERVICE_CHANNEL
     assert heard(listener) == []
 
 

@@ -3,6 +3,7 @@
 from polywire.hub.access import AccessRules
 from polywire.hub.message import Message
 from polywire.hub.peer import Limits
+from polywire.hub.refusal import Refused
 from polywire.protocols.mqtt import (
     Connack,
     Connect,
@@ -99,7 +100,7 @@ class Broker:
         self.hub.table.add(recorder)
         return recorder
 
-    def publish(self, channel: str, body: bytes, *, retain: bool = False) -> str | None:
+    def publish(self, channel: str, body: bytes, *, retain: bool = False) -> Refused | None:
         """A message from another protocol."""
         other = self.hub.client(0, self.wire().wire.outbox)
         return self.hub.publish(Message(channel, body, retain=retain), other)

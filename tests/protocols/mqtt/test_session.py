@@ -7,6 +7,7 @@ import pytest
 from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.peer import Limits
 from polywire.hub.recorder import Recorder
+from polywire.hub.refusal import Refused
 from polywire.protocols.mqtt import (
     Connack,
     Connect,
@@ -337,7 +338,7 @@ def test_publications_under_dollar_are_discarded_counted_and_acknowledged(broker
 
 @pytest.mark.rule("MQTT-202")
 def test_filters_that_never_get_anything_are_refused_and_logged(broker: Broker) -> None:
-    refused: list[tuple[str, str, str, str]] = []
+    refused: list[tuple[str, str, str, Refused]] = []
     broker.hub.on_refused = lambda client, *what: refused.append((client.name, *what))
     client = broker.client("me")
     filters = ("$SYS/#", "$share/workers/a", "$SYS", "$/info/clients", "$/#", "$", "a")
@@ -345,24 +346,29 @@ def test_filters_that_never_get_anything_are_refused_and_logged(broker: Broker) 
     assert client.ask(frame)[0] == Suback(1, (128, 128, 128, 1, 1, 1, 1))
     assert broker.dropped == {"unsupported": 3}
     assert refused[:2] == [
-        ("me", "subscribe", "$SYS/**", "unsupported"),
-        ("me", "subscribe", "$share/workers/a", "unsupported"),
+        ("me", "subscribe", "$SYS/**", Refused.UNSUPPORTED),
+        ("me", "subscribe", "$share/workers/a", Refused.UNSUPPORTED),
     ]
 
 
 @pytest.mark.rule("MQTT-203")
 @pytest.mark.parametrize(
-    ("topic", "reason"), [("secret", "forbidden"), ("$SYS/x", "service-channel"), ("open" + "/x" * 300, "too-deep")]
+    ("topic", "reason"),
+    [
+        ("secret", Refused.FORBIDDEN),
+        ("$SYS/x", Refused.SERVICE_CHANNEL),
+        ("open" + "/x" * 300, Refused.TOO_DEEP),
+    ],
 )
-def test_a_refused_publication_is_logged_and_recorded_with_who_and_where(topic: str, reason: str) -> None:
+def test_a_refused_publication_is_logged_and_recorded_with_who_and_where(topic: str, reason: Refused) -> None:
     broker = Broker(rules=ONLY_OPEN, passwords={"anna": "secret"})
-    refused: list[tuple[str, str, str, str]] = []
+    refused: list[tuple[str, str, str, Refused]] = []
     broker.hub.on_refused = lambda client, *what: refused.append((client.name, *what))
     broker.hub.recorder = Recorder(0, broker.hub.clock, lambda: None)
     client = broker.client("me", user="anna")
     assert client.ask(Publish(topic, b"x", 1, packet_id=4)) == [Puback(4)]
     assert refused == [("me", "publish", topic, reason)]
-    assert broker.dropped == {reason: 1}
+    assert broker.dropped == {reason.label: 1}
     (columns,) = broker.hub.recorder.take()
     assert int(columns.rows) == 2  # connect, discard
 

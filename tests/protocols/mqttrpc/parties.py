@@ -6,6 +6,7 @@ from polywire.hub.access import AccessRules, Identity
 from polywire.hub.channels import from_mqtt
 from polywire.hub.message import Message
 from polywire.hub.peer import Limits
+from polywire.hub.refusal import Refused
 from polywire.hub.routes import Subscription
 from polywire.hub.services import END, Call, Caller, CallError, Provider
 from polywire.protocols.mqttrpc.frames import Decoder, ErrorData, Request, Response, encode
@@ -55,7 +56,7 @@ class MqttClient:
         for topic in topics:
             site.hub.subscribe(self.client, topic, Hearing(self, from_mqtt(topic)))
 
-    def publish(self, topic: str, what: Frame | bytes, *, retain: bool = False) -> str | None:
+    def publish(self, topic: str, what: Frame | bytes, *, retain: bool = False) -> Refused | None:
         payload = what if isinstance(what, bytes) else encode(what)
         return self.site.hub.publish(
             Message(topic, payload, retain=retain, time=self.site.hub.clock(), origin=self.client.number), self.client

@@ -5,6 +5,7 @@ import pytest
 from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.message import Message
 from polywire.hub.peer import Limits
+from polywire.hub.refusal import Refused
 from polywire.hub.services import Call, CallError, service_error
 from polywire.protocols.mqttrpc.errors import FAILURES, Failure
 from polywire.protocols.mqttrpc.failures import error_data
@@ -123,7 +124,8 @@ def test_a_provider_that_leaves_is_told_to_the_caller(site: BridgedSite) -> None
     caller = MqttClient(site, "/svc")
     provider = SessionProvider(site, "svc")
     caller.publish("/svc", Request(7, "Say"))
-    site.hub.services.provider_gone(provider)
+    while site.hub.services.end_one(provider):
+        pass
     assert (caller.error().code, caller.error().tag) == (503, "provider-gone")
     assert site.settled()
 
@@ -295,7 +297,7 @@ def test_the_publisher_of_a_request_needs_the_right_to_call(user: str, code: int
 def test_a_request_that_may_not_be_published_reaches_nobody() -> None:
     site = BridgedSite(rules=AccessRules([AccessRule(["call"], ["svc"])]))
     caller, provider = MqttClient(site), SessionProvider(site, "svc")
-    assert caller.publish("/svc", Request(7, "Say")) == "forbidden"
+    assert caller.publish("/svc", Request(7, "Say")) is Refused.FORBIDDEN
     assert provider.asked == []
 
 
@@ -318,7 +320,8 @@ def test_a_draining_hub_answers_503_and_finishes_what_it_accepted(site: BridgedS
     site.bridge.drain()
     caller.publish("/svc", Request(8, "Say"))
     provider.finish(provider.calls[0], b"done")
-    site.hub.services.provider_gone(provider)
+    while site.hub.services.end_one(provider):
+        pass
     caller.publish("/svc", Request(9, "Say"))
     draining = ErrorData(503, "draining", "Shutting down, please try again.", 1000)
     assert caller.responses() == [

@@ -168,7 +168,7 @@ def test_a_caller_that_goes_away_is_waited_for_no_more(site: BridgedSite) -> Non
     MqttClient(site, "/svc")
     caller = SessionCaller(site)
     caller.call("svc")
-    site.hub.services.caller_gone(caller)
+    site.hub.services.end_one(caller)
     assert (site.settled(), caller.heard) == (True, [])
 
 

@@ -9,17 +9,16 @@ from typing import Final, cast, final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from polywire.hub.access import PUBLISH, SIGNAL, Identity
-from polywire.hub.access import SUBSCRIBE as ACCESS_SUBSCRIBE
+from polywire.hub.access import Identity
 from polywire.hub.channels import ANY, from_stars, to_stars
 from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
-from polywire.hub.hub import FORBIDDEN, QUEUE_PREFIX, TOO_MANY_QUEUES, Hub
+from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Message
 from polywire.hub.names import name_cost
 from polywire.hub.outbox import Outbox
 from polywire.hub.peer import Limits, Login, Peer, Refusal
-from polywire.hub.queues import Consumer, Delivery, Queue
+from polywire.hub.queues import Consumer, Delivery
 from polywire.hub.routes import Route, Subscription
 from polywire.hub.runs import Runs
 from polywire.protocols.fmqp.frames import (
@@ -40,7 +39,6 @@ from polywire.protocols.fmqp.frames import Subscription as Subscribe
 from polywire.wire.frame import Discarded, Frame, Run
 
 PROTOCOL: Final = "fmqp"
-LIMIT: Final = "limit"
 TOO_LARGE: Final = "FMQP-52"
 EMPTY: Final = "empty"
 SLOW_READER: Final = "slow-reader"
@@ -95,9 +93,8 @@ class FmqpWatcher(Watcher):
 class FmqpConsumer(Consumer):
     """Somebody on FMQP who takes from a queue. FMQP has no acknowledgements: what was written is taken."""
 
-    def __init__(self, queue: Queue, client: Client) -> None:
+    def __init__(self, client: Client) -> None:
         super().__init__()
-        self.queue: Final = queue
         self._client: Final = client
 
     def room(self) -> bool:
@@ -135,7 +132,6 @@ class FmqpSession:
         self._peer: Final = peer
         self._decoder: Final = Decoder(max_body=limits.message_size)
         self._message_size: Final = limits.message_size
-        self._max_subscriptions: Final = limits.subscriptions
         self._max_wills: Final = limits.wills
         self._max_wills_size: Final = limits.wills_size
         self._consumers: Final[dict[str, FmqpConsumer]] = {}
@@ -143,6 +139,7 @@ class FmqpSession:
         self._now: i64 = 0
         self._runs: Final = FmqpRuns(client)
         client.forwards_empty = False  # FMQP-09
+        client.most_subscriptions = limits.subscriptions
         client.outbox.on_room = self._room
         peer.login(Login(), self._identified)
 
@@ -284,13 +281,7 @@ class FmqpSession:
         client = self._client
         wills = client.wills
         service = is_service(message.channel)
-        if service:
-            refused = self._hub.signal_refusal(message.channel, client)
-        else:
-            refused = None if client.grants.may_publish(message.channel) else FORBIDDEN
-        if refused is not None:
-            signal = service and refused == FORBIDDEN
-            self._hub.refuse(client, SIGNAL if signal else PUBLISH, message.channel, refused, message.body)
+        if self._hub.will_refusal(client, message) is not None:
             return
         if not message.body and not message.retain and not service:
             return  # FMQP-09: publishing it would do nothing
@@ -302,7 +293,7 @@ class FmqpSession:
         else:
             encoded = message.encoded.get(client.protocol * 16)
             mark = encoded[0] if isinstance(encoded, bytes) and encoded else 0
-            if self._hub.leave_will(client, message, size, mark):
+            if self._hub.leave_will(client, message, size, mark) is None:
                 return
             reason = "too many bytes of last wills of all clients"
         self._hub.fault(client, "FMQP-76", reason, message.body)
@@ -310,13 +301,7 @@ class FmqpSession:
     def _subscribe(self, frame: Subscribe) -> None:
         client = self._client
         pattern = from_stars(frame.topic, rest=False)
-        held: i64 = len(client.subscriptions) + len(client.watchers) + len(client.consumers)
-        known = frame.topic in client.subscriptions or frame.topic in client.watchers
-        if not client.grants.may_subscribe(pattern):
-            self._hub.refuse(client, ACCESS_SUBSCRIBE, pattern, FORBIDDEN)
-        elif held >= self._max_subscriptions and not known:
-            self._hub.refuse(client, ACCESS_SUBSCRIBE, pattern, LIMIT)
-        elif frame.feedback:
+        if frame.feedback:
             self._watch(frame.topic, pattern)
         elif frame.topic.startswith(QUEUE_PREFIX) and ANY not in pattern:
             self._consume(frame.topic)
@@ -332,12 +317,11 @@ class FmqpSession:
         self._hub.watch(self._client, topic, watcher)
 
     def _consume(self, topic: str) -> None:
-        if not self._hub.takes_queue(topic):
-            self._hub.refuse(self._client, ACCESS_SUBSCRIBE, topic, TOO_MANY_QUEUES)
-        elif topic not in self._consumers:
-            consumer = FmqpConsumer(self._hub.queue(topic[len(QUEUE_PREFIX) :]), self._client)
+        consumer = self._consumers.get(topic)
+        if consumer is None:
+            consumer = FmqpConsumer(self._client)
+        if self._hub.consume(self._client, topic[len(QUEUE_PREFIX) :], consumer) is None:
             self._consumers[topic] = consumer
-            self._hub.consume(self._client, consumer.queue, consumer)
 
     def _unsubscribe(self, frame: Unsubscription) -> None:
         if frame.feedback:

@@ -4,7 +4,7 @@ from typing import Final, final
 
 from polywire.hub.client import Client
 from polywire.hub.message import Message
-from polywire.hub.queues import Consumer, Delivery, Queue
+from polywire.hub.queues import Consumer, Delivery
 from polywire.hub.routes import Subscription
 from polywire.protocols.micromsg.bridge import filtered_properties
 from polywire.protocols.micromsg.filters import Filter, matches
@@ -66,9 +66,8 @@ class MicromsgSubscription(Subscription):
 class MicromsgConsumer(Consumer):
     """Somebody on MicroMsg2 who takes from a queue. While ``leaving`` it may acknowledge what was sent."""
 
-    def __init__(self, queue: Queue, destination: str, client: Client, outgoing: Outgoing, condition: Filter) -> None:
+    def __init__(self, destination: str, client: Client, outgoing: Outgoing, condition: Filter) -> None:
         super().__init__(choosy=True)
-        self.queue: Final = queue
         self.destination: Final = destination
         self._protocol: Final = client.protocol
         self._outgoing: Final = outgoing

@@ -6,24 +6,14 @@ From then on messages are published, acknowledged once they are safe, and comman
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, cast, final
+from typing import Final, assert_never, cast, final
 
 from polywire.hub.access import Identity
 from polywire.hub.client import Client
-from polywire.hub.hub import (
-    DRAINING,
-    FORBIDDEN,
-    FULL_QUEUES,
-    NO_QUEUE,
-    QUEUE_FULL,
-    QUEUES_FULL,
-    TOO_MANY_QUEUES,
-    UNAVAILABLE,
-    UNWRITABLE,
-    Hub,
-)
+from polywire.hub.hub import Hub
 from polywire.hub.message import Headers, Message
 from polywire.hub.peer import Limits, Login, Peer, Refusal
+from polywire.hub.refusal import Refused
 from polywire.protocols.micromsg import errors, filters, places
 from polywire.protocols.micromsg.bridge import (
     FORMS,
@@ -265,7 +255,7 @@ class MicromsgSession:
         client = self._client
         client.counters.received += 1
         if self._draining:
-            client.counters.drop(DRAINING)
+            client.counters.drop(Refused.DRAINING.label)
             self._shut_down()
             return
         wrong = self._window.received(frame.sequence)
@@ -308,21 +298,30 @@ class MicromsgSession:
         if refused is not None:
             self._refuse_message(frame, refused)
 
-    def _refuse_message(self, frame: Send, refused: str) -> None:
+    def _refuse_message(self, frame: Send, refused: Refused) -> None:
         named = (("destination", frame.destination), ("sequence", str(frame.sequence)))
-        if refused == FORBIDDEN:
-            self._refuse(Error(errors.FORBIDDEN, named))
-        elif refused == UNAVAILABLE:
-            self._last = 0  # not acknowledged, so that it is sent again
-            self._shut_down(UNWRITABLE)
-        elif refused == QUEUE_FULL:
-            self._refuse(Error(errors.FORBIDDEN, (*named, ("reason", "the queue is full"))))
-        elif refused == QUEUES_FULL:
-            self._refuse(Error(errors.FORBIDDEN, (*named, ("reason", FULL_QUEUES))))
-        elif refused == TOO_MANY_QUEUES:
-            self._refuse(Error(errors.FORBIDDEN, (*named, ("reason", NO_QUEUE))))
-        else:
-            self._refuse(Error(errors.NO_SUCH_DESTINATION, (*named, ("reason", refused))))
+        match refused:
+            case Refused.FORBIDDEN:
+                self._refuse(Error(errors.FORBIDDEN, named))
+            case Refused.UNAVAILABLE | Refused.DRAINING:
+                self._last = 0  # not acknowledged, so that it is sent again
+                self._shut_down(refused.message)
+            case Refused.QUEUE_FULL | Refused.QUEUES_FULL | Refused.TOO_MANY_QUEUES:
+                self._refuse(Error(errors.FORBIDDEN, (*named, ("reason", refused.message))))
+            case (
+                Refused.SERVICE_CHANNEL
+                | Refused.TOO_DEEP
+                | Refused.RETAINED_FULL
+                | Refused.UNSUPPORTED
+                | Refused.LIMIT
+                | Refused.PATTERN_COST
+                | Refused.NAMES_SIZE
+                | Refused.WATCHERS
+                | Refused.WILLS_SIZE
+            ):
+                self._refuse(Error(errors.NO_SUCH_DESTINATION, (*named, ("reason", refused.label))))
+            case _:
+                assert_never(refused)
 
     def _extension(self, frame: Extension) -> None:
         """An ack, or what goes with the next message: its type, or a vendor's frame."""
@@ -440,8 +439,8 @@ class MicromsgSession:
         """What came with a chunk can't be made safe: it is not acknowledged, so that it is sent again."""
         self._unsafe.clear()
         self._last = 0
-        self._client.counters.fault(UNAVAILABLE)
-        self._shut_down(UNWRITABLE)
+        self._client.counters.fault(Refused.UNAVAILABLE.label)
+        self._shut_down(Refused.UNAVAILABLE.message)
 
     def _room(self) -> None:
         """The outbox has been written."""

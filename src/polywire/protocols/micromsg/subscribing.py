@@ -1,19 +1,12 @@
 """What one MicroMsg2 connection is subscribed to, and the commands that change it."""
 
 from collections import deque
-from typing import Final, final
+from typing import Final, assert_never, final
 
 from polywire.hub.access import SUBSCRIBE
 from polywire.hub.client import Client
-from polywire.hub.hub import FORBIDDEN as NOT_ALLOWED
-from polywire.hub.hub import (
-    NO_QUEUE,
-    QUEUE_PREFIX,
-    SUBSCRIPTION_REFUSALS,
-    TOO_MANY_QUEUES,
-    Hub,
-    is_queue,
-)
+from polywire.hub.hub import QUEUE_PREFIX, Hub
+from polywire.hub.refusal import Refused
 from polywire.protocols.micromsg import places
 from polywire.protocols.micromsg.errors import BAD_FILTER, FORBIDDEN
 from polywire.protocols.micromsg.filters import Filter, forbidden, no_such_destination
@@ -21,7 +14,6 @@ from polywire.protocols.micromsg.frames import Error
 from polywire.protocols.micromsg.outgoing import Outgoing
 from polywire.protocols.micromsg.receivers import MicromsgConsumer, MicromsgSubscription, Seen
 
-LIMIT: Final = "limit"
 FILTER_OCTETS: Final = 256 * 1024
 """How many octets the filters of one connection may have, all together."""
 
@@ -35,6 +27,7 @@ class Receivers:
         self._client: Final = client
         self._outgoing: Final = outgoing
         self._limit: Final = limit
+        client.most_subscriptions = limit
         self._seen: Final = Seen()
         self._consumers: Final[dict[str, MicromsgConsumer]] = {}  # by channel
         self._turns: Final[deque[MicromsgConsumer]] = deque()  # the same, the next to be served first
@@ -48,33 +41,54 @@ class Receivers:
         if isinstance(channel, Error):
             return channel
         client = self._client
-        if not client.grants.may_subscribe(channel, dollar=False):
-            self._hub.refuse(client, SUBSCRIBE, channel, NOT_ALLOWED)
-            return forbidden(destination)
-        known = channel in client.subscriptions or channel in self._consumers
-        if not known and len(client.subscriptions) + len(self._consumers) >= self._limit:
-            self._hub.refuse(client, SUBSCRIBE, channel, LIMIT)
-            reason = f"{self._limit} subscriptions are allowed"
-            return Error(FORBIDDEN, (("destination", destination), ("limit", str(self._limit)), ("reason", reason)))
-        if is_queue(channel) and not self._hub.takes_queue(channel):
-            self._hub.refuse(client, SUBSCRIBE, channel, TOO_MANY_QUEUES)
-            return Error(FORBIDDEN, (("destination", destination), ("reason", NO_QUEUE)))
         octets = len(text) if text and condition.clauses else 0
         if self._filter_octets - self._filters.get(channel, 0) + octets > FILTER_OCTETS:
+            refused = self._hub.forbids(client, SUBSCRIBE, channel, dollar=False)
+            if refused is not None:
+                return self._refusal(destination, refused)
             reason = f"the filters of this connection have more than {FILTER_OCTETS} octets"
             return Error(BAD_FILTER, (("limit", str(FILTER_OCTETS)), ("reason", reason)))
-        self._count_filter(channel, octets)
         if channel.startswith(QUEUE_PREFIX):
-            self._consume(channel, destination, condition)
-        else:
-            self._seen.filters = len(self._filters)
-            subscription = MicromsgSubscription(channel, client, self._outgoing, condition, self._seen)
-            refused = self._hub.subscribe(client, channel, subscription)
+            refused = self._consume(channel, destination, condition)
             if refused is not None:
-                self._count_filter(channel, 0)
-                return Error(FORBIDDEN, (("destination", destination), ("reason", SUBSCRIPTION_REFUSALS[refused])))
-            self._hub.replay(client, subscription)
+                return self._refusal(destination, refused)
+            self._count_filter(channel, octets)
+            return None
+        subscription = MicromsgSubscription(channel, client, self._outgoing, condition, self._seen)
+        refused = self._hub.subscribe(client, channel, subscription)
+        if refused is not None:
+            return self._refusal(destination, refused)
+        self._count_filter(channel, octets)
+        self._hub.replay(client, subscription)
         return None
+
+    def _refusal(self, destination: str, refused: Refused) -> Error:
+        """The ERROR for a subscription that the hub has refused, and counted."""
+        named = ("destination", destination)
+        match refused:
+            case Refused.FORBIDDEN:
+                return forbidden(destination)
+            case Refused.LIMIT:
+                reason = f"{self._limit} subscriptions are allowed"
+                return Error(FORBIDDEN, (named, ("limit", str(self._limit)), ("reason", reason)))
+            case (
+                Refused.TOO_MANY_QUEUES
+                | Refused.PATTERN_COST
+                | Refused.NAMES_SIZE
+                | Refused.SERVICE_CHANNEL
+                | Refused.UNSUPPORTED
+                | Refused.TOO_DEEP
+                | Refused.WATCHERS
+                | Refused.WILLS_SIZE
+                | Refused.RETAINED_FULL
+                | Refused.QUEUE_FULL
+                | Refused.QUEUES_FULL
+                | Refused.DRAINING
+                | Refused.UNAVAILABLE
+            ):
+                return Error(FORBIDDEN, (named, ("reason", refused.message)))
+            case _:
+                assert_never(refused)
 
     def unsubscribe(self, destination: str) -> Error | None:
         """MICROMSG-134: end a subscription, if there is one."""
@@ -113,20 +127,26 @@ class Receivers:
         self._consumers.clear()
         self._turns.clear()
 
-    def _consume(self, channel: str, destination: str, condition: Filter) -> None:
+    def _consume(self, channel: str, destination: str, condition: Filter) -> Refused | None:
+        name = channel[len(QUEUE_PREFIX) :]
         consumer = self._consumers.get(channel)
         if consumer is not None:
+            refused = self._hub.consume(self._client, name, consumer)
+            if refused is not None:
+                return refused
             consumer.condition = condition
             if consumer.leaving:
                 consumer.leaving = False
                 self._leaving -= 1
             consumer.queue.reconsider()
-            return
-        queue = self._hub.queue(channel[len(QUEUE_PREFIX) :])
-        consumer = MicromsgConsumer(queue, destination, self._client, self._outgoing, condition)
-        self._consumers[channel] = consumer
-        self._turns.append(consumer)
-        self._hub.consume(self._client, queue, consumer)
+            return None
+        consumer = MicromsgConsumer(destination, self._client, self._outgoing, condition)
+        refused = self._hub.consume(self._client, name, consumer, begin=False)
+        if refused is None:
+            self._consumers[channel] = consumer
+            self._turns.append(consumer)
+            self._hub.begin_consuming(self._client, consumer)
+        return refused
 
     def _leave(self, channel: str, consumer: MicromsgConsumer) -> None:
         """Stop consuming, unless the peer has messages it may still acknowledge."""

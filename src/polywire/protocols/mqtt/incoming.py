@@ -6,16 +6,17 @@ the others, and those to queues and services, one by one.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, cast, final
+from typing import Final, assert_never, cast, final
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from polywire.hub.access import PUBLISH
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, QUEUE_FULL, QUEUES_FULL, SERVICE_CHANNEL, TOO_MANY_QUEUES, UNAVAILABLE, Hub
+from polywire.hub.hub import Hub
 from polywire.hub.message import Message
 from polywire.hub.recorder import Recorder
+from polywire.hub.refusal import Refused
 from polywire.hub.routes import Route
 from polywire.hub.runs import Runs
 from polywire.protocols.mqtt.frames import (
@@ -35,7 +36,6 @@ from polywire.protocols.mqtt.topics import RESERVED
 from polywire.wire.frame import Run
 
 TOO_LARGE: Final = "MQTT-179"
-NO_ROOM: Final = (QUEUE_FULL, QUEUES_FULL, TOO_MANY_QUEUES, UNAVAILABLE)
 
 
 @final
@@ -119,7 +119,7 @@ class Incoming:
         qos: i64 = frame.qos
         if self.draining:
             # Without an acknowledgement the client knows to send it again.
-            client.counters.drop(DRAINING)
+            client.counters.drop(Refused.DRAINING.label)
             return
         if i64(len(frame.payload)) > self._max_payload:
             client.counters.fault(TOO_LARGE)
@@ -187,11 +187,11 @@ class Incoming:
     def _pass_on(self, frame: Publish) -> bool:
         """Give a publication to the hub. False where it can't be taken now."""
         if frame.topic.startswith(RESERVED):
-            self._hub.refuse(self._client, PUBLISH, frame.topic, SERVICE_CHANNEL, frame.payload)
+            self._hub.refuse(self._client, PUBLISH, frame.topic, Refused.SERVICE_CHANNEL, frame.payload)
             return True
         message = self.message(frame.topic, frame.payload, frame.qos, frame.retain)
         refused = self._hub.publish(message, self._client, acknowledged=frame.qos > 0, must_retain=False)
-        return refused is None or refused not in NO_ROOM
+        return refused is None or not is_retried(refused)
 
     def _refuse(self, frame: Publish) -> None:
         """What can't be taken now: MQTT 3.1.1 says so by not acknowledging, and closing, so that it is sent again."""
@@ -220,6 +220,30 @@ class Incoming:
         """
         self._unsafe.popleft()
         if not self.stopped:
-            self._client.counters.fault(UNAVAILABLE)
-            self._client.reason = UNAVAILABLE
+            self._client.counters.fault(Refused.UNAVAILABLE.label)
+            self._client.reason = Refused.UNAVAILABLE.label
             self._close()
+
+
+def is_retried(refused: Refused) -> bool:
+    """Whether the client is to send it again: then it is not acknowledged. What can't ever be taken is (MQTT 3.1.1)."""
+    match refused:
+        case (
+            Refused.QUEUE_FULL | Refused.QUEUES_FULL | Refused.TOO_MANY_QUEUES | Refused.UNAVAILABLE | Refused.DRAINING
+        ):
+            return True
+        case (
+            Refused.FORBIDDEN
+            | Refused.SERVICE_CHANNEL
+            | Refused.UNSUPPORTED
+            | Refused.TOO_DEEP
+            | Refused.RETAINED_FULL
+            | Refused.LIMIT
+            | Refused.PATTERN_COST
+            | Refused.NAMES_SIZE
+            | Refused.WATCHERS
+            | Refused.WILLS_SIZE
+        ):
+            return False
+        case _:
+            assert_never(refused)

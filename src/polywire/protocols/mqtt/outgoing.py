@@ -16,7 +16,7 @@ from polywire.hub.client import Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
-from polywire.hub.queues import Consumer, Delivery, Queue
+from polywire.hub.queues import Consumer, Delivery
 from polywire.hub.routes import Subscription
 from polywire.protocols.mqtt.connection import Sender, footprint
 from polywire.protocols.mqtt.errors import LocalProtocolError
@@ -146,10 +146,10 @@ class Outgoing:
         """Whether the session has this message already, by another filter whose subscription is stored."""
         return self._state.handing and self._state.has_seen(message)
 
-    def put_away(self, topic_filter: str, pattern: str, qos: int) -> None:
+    def put_away(self, topic_filter: str, subscription: Subscription) -> None:
         """The connection has ended: where the session is kept, let a stored subscription take the place of one."""
-        allowed = self._client.grants.may_subscribe(pattern, dollar=False)
-        self._sessions.put_away(self._state, topic_filter, qos, allowed=allowed)
+        allowed = self._hub.allows(self._client.grants, subscription)
+        self._sessions.put_away(self._state, topic_filter, subscription.rank, allowed=allowed)
 
     def pump(self) -> None:
         """Send what waits, as far as it may go."""
@@ -259,7 +259,7 @@ class MqttSubscription(Subscription):
 
     def leave(self) -> None:
         """The connection has ended."""
-        self._outgoing.put_away(self._topic_filter, self.pattern, self.rank)
+        self._outgoing.put_away(self._topic_filter, self)
 
     def deliver_retained(self, message: Message) -> None:
         """MQTT-093: because the subscription is new."""
@@ -270,11 +270,10 @@ class MqttSubscription(Subscription):
 class MqttConsumer(Consumer):
     """A queue a connected client takes from, with the QoS of its subscription."""
 
-    def __init__(self, hub: Hub, client: Client, queue: Queue, outgoing: Outgoing) -> None:
+    def __init__(self, hub: Hub, client: Client, outgoing: Outgoing) -> None:
         super().__init__()
         self._hub: Final = hub
         self._client: Final = client
-        self.queue: Final = queue
         self._outgoing: Final = outgoing
         self.qos = 0
 

@@ -11,10 +11,11 @@ from mypy_extensions import i64
 
 from polywire.hub.access import PUBLISH, Identity
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING, SERVICE_CHANNEL, Hub
+from polywire.hub.hub import Hub
 from polywire.hub.names import name_cost
 from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
+from polywire.hub.refusal import Refused
 from polywire.hub.work import DONE, WAIT, Job
 from polywire.protocols.mqtt.errors import RemoteProtocolError
 from polywire.protocols.mqtt.frames import (
@@ -234,7 +235,7 @@ class MqttSession:
 
     def _log_in(self, frame: Connect) -> None:
         if self._draining or self._hub.draining:
-            self._refuse(SERVER_UNAVAILABLE, DRAINING)
+            self._refuse(SERVER_UNAVAILABLE, Refused.DRAINING.label)
             return
         self._phase = LOGGING_IN
         self._connect = frame
@@ -290,7 +291,7 @@ class MqttSession:
         if will is not None:
             client.counters.received += 1
             if will.topic.startswith(RESERVED):
-                hub.refuse(client, PUBLISH, will.topic, SERVICE_CHANNEL, will.payload)
+                hub.refuse(client, PUBLISH, will.topic, Refused.SERVICE_CHANNEL, will.payload)
             else:
                 message = incoming.message(will.topic, will.payload, will.qos, will.retain)
                 hub.leave_will(client, message, name_cost(will.topic) + message.size())

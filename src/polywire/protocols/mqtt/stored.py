@@ -440,7 +440,7 @@ class MqttSessions:
         subscription = state.away.get(topic_filter)
         if subscription is None or state.over:
             return
-        allowed = grants.may_subscribe(subscription.pattern, dollar=False)
+        allowed = self._hub.allows(grants, subscription)
         if allowed and topic_filter in state.suspended:
             state.suspended.discard(topic_filter)
             self._hub.table.add(subscription)

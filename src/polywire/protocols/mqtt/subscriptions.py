@@ -6,26 +6,14 @@ from typing import Final, final
 from polywire.hub.access import SUBSCRIBE
 from polywire.hub.channels import from_mqtt
 from polywire.hub.client import Client
-from polywire.hub.hub import (
-    DRAINING,
-    FORBIDDEN,
-    QUEUE_PREFIX,
-    TOO_DEEP,
-    TOO_MANY_QUEUES,
-    UNAVAILABLE,
-    Hub,
-    is_queue,
-    is_too_deep,
-)
+from polywire.hub.hub import QUEUE_PREFIX, Hub, is_queue
+from polywire.hub.refusal import Refused
 from polywire.hub.work import DONE, MORE, Job
 from polywire.protocols.mqtt.connection import suback, unsuback
 from polywire.protocols.mqtt.frames import FAILURE, Subscribe, Unsubscribe, encode
 from polywire.protocols.mqtt.outgoing import MqttConsumer, MqttSubscription, Outgoing
 from polywire.protocols.mqtt.stored import SessionState, sessions_of
 from polywire.protocols.mqtt.topics import RESERVED
-
-LIMIT: Final = "limit"
-UNSUPPORTED: Final = "unsupported"
 
 
 @final
@@ -51,26 +39,26 @@ class Subscriptions:
         """Go on with one of them: the connection's subscription takes the place of the stored one."""
         client = self._client
         pattern = from_mqtt(topic_filter)
-        problem: str | None = FORBIDDEN
-        if client.grants.may_subscribe(pattern, dollar=False):
-            if is_queue(pattern):
-                return
+        if is_queue(pattern):
+            refused = self._consume(topic_filter, self._filters[topic_filter])
+        else:
             # Retained messages are for new subscriptions.
             subscription = MqttSubscription(pattern, self._filters[topic_filter], client, self._outgoing, topic_filter)
-            problem = self._hub.subscribe(client, topic_filter, subscription)
-        else:
-            self._hub.refuse(client, SUBSCRIBE, pattern, FORBIDDEN)
+            refused = self._hub.subscribe(client, topic_filter, subscription)
         self._sessions.give_back(self._state, topic_filter)
-        if problem is not None:
+        if refused is not None:
             del self._filters[topic_filter]
             if self._ledger is not None:
                 self._ledger.unwished(topic_filter)
 
     def resume_queues(self) -> None:
         """Go on with the queues of a stored session."""
-        for topic_filter, qos in self._filters.items():
-            if is_queue(from_mqtt(topic_filter)):
-                self._consume(topic_filter, qos)
+        for consumer in list(self._consumers.values()):
+            self._hub.begin_consuming(self._client, consumer)
+
+    def resumed(self) -> None:
+        """What a stored session has, it keeps. From now on the client's limit holds."""
+        self._client.most_subscriptions = self._most
 
     def subscribe(self, frame: Subscribe, *, draining: bool) -> None:
         """MQTT-116: one filter after the other, one SUBACK; then what is retained and queued."""
@@ -80,16 +68,19 @@ class Subscriptions:
         """Subscribe to one filter. Returns its code in the SUBACK."""
         client = self._client
         pattern = from_mqtt(topic_filter)
-        problem = DRAINING if draining else self._problem(topic_filter, pattern)
-        if problem:
-            self._hub.refuse(client, SUBSCRIBE, pattern, problem)
-            return FAILURE
-        if is_queue(pattern):
-            self._hub.queue(pattern[len(QUEUE_PREFIX) :])  # so that the next filter's is counted on top of it
+        if draining:
+            refused: Refused | None = self._hub.refuse(client, SUBSCRIBE, pattern, Refused.DRAINING)
+        elif topic_filter.startswith(RESERVED) and topic_filter[1:2] not in {"", "/"}:
+            refused = self._hub.forbids(client, SUBSCRIBE, pattern, dollar=False)
+            if refused is None:  # MQTT-202: nothing is ever published there
+                refused = self._hub.refuse(client, SUBSCRIBE, pattern, Refused.UNSUPPORTED)
+        elif is_queue(pattern):
+            refused = self._consume(topic_filter, qos)
         else:
             subscription = MqttSubscription(pattern, qos, client, self._outgoing, topic_filter)
-            if self._hub.subscribe(client, topic_filter, subscription) is not None:
-                return FAILURE
+            refused = self._hub.subscribe(client, topic_filter, subscription)
+        if refused is not None:  # MQTT 3.1.1 has one answer to all of them
+            return FAILURE
         self._filters[topic_filter] = qos
         if self._ledger is not None:
             self._ledger.wished(topic_filter, qos)
@@ -99,11 +90,12 @@ class Subscriptions:
         """All filters are done: answer."""
         self._answer(encode(suback(frame, tuple(codes))))
 
-    def begin(self, topic_filter: str, qos: int) -> None:
+    def begin(self, topic_filter: str) -> None:
         """Send what is retained for a new subscription, or what its queue holds."""
-        if is_queue(from_mqtt(topic_filter)):
-            if topic_filter in self._filters:
-                self._consume(topic_filter, qos)
+        consumer = self._consumers.get(topic_filter)
+        if consumer is not None:
+            self._hub.begin_consuming(self._client, consumer)
+            consumer.queue.dispatch()
             return
         subscription = self._client.subscriptions.get(topic_filter)
         if subscription is not None:
@@ -151,32 +143,17 @@ class Subscriptions:
             answer = _Answer(self._client, octets)
             self._hub.safe(answer.safe, answer.failed)
 
-    def _problem(self, topic_filter: str, pattern: str) -> str:
-        """Why a subscription is refused, or nothing."""
-        if not self._client.grants.may_subscribe(pattern, dollar=False):
-            return FORBIDDEN
-        if is_too_deep(pattern):
-            return TOO_DEEP
-        if topic_filter.startswith(RESERVED) and topic_filter[1:2] not in {"", "/"}:
-            return UNSUPPORTED  # MQTT-202: nothing is ever published there
-        if topic_filter not in self._filters and len(self._filters) >= self._most:
-            return LIMIT
-        if is_queue(pattern) and not self._hub.takes_queue(pattern):
-            return TOO_MANY_QUEUES
-        return ""
-
-    def _consume(self, channel: str, qos: int) -> None:
+    def _consume(self, channel: str, qos: int) -> Refused | None:
+        """Take from a queue, from ``begin`` on; once more for the same: with the new QoS."""
         consumer = self._consumers.get(channel)
-        if consumer is not None:
+        if consumer is None:
+            consumer = MqttConsumer(self._hub, self._client, self._outgoing)
+        refused = self._hub.consume(self._client, channel[len(QUEUE_PREFIX) :], consumer, begin=False)
+        if refused is None:
             consumer.qos = qos
             consumer.leaving = False
-            consumer.queue.dispatch()
-            return
-        queue = self._hub.queue(channel[len(QUEUE_PREFIX) :])
-        consumer = MqttConsumer(self._hub, self._client, queue, self._outgoing)
-        consumer.qos = qos
-        self._consumers[channel] = consumer
-        self._hub.consume(self._client, queue, consumer)
+            self._consumers[channel] = consumer
+        return refused
 
 
 @final
@@ -200,7 +177,7 @@ class _Subscribing(Job):
                 self._subscriptions.subscribed(self._frame, codes)
             return MORE
         if codes[self._begun] != FAILURE:
-            self._subscriptions.begin(*filters[self._begun])
+            self._subscriptions.begin(filters[self._begun][0])
         self._begun += 1
         return MORE if self._begun < len(filters) else DONE
 
@@ -242,6 +219,7 @@ class _Resuming(Job):
             self._resumed += 1
         if self._resumed < len(self._filters):
             return MORE
+        self._subscriptions.resumed()
         self._done()
         return DONE
 
@@ -260,4 +238,4 @@ class _Answer:
 
     def failed(self) -> None:
         """The client gets no answer, and may ask again."""
-        self._client.counters.drop(UNAVAILABLE)
+        self._client.counters.drop(Refused.UNAVAILABLE.label)

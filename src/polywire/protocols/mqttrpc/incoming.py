@@ -4,13 +4,14 @@ The hub stands in for the provider: it makes a call of the Request and publishes
 """
 
 from collections import OrderedDict
-from typing import Final, final
+from typing import Final, assert_never, final
 
 from polywire.hub.access import CALL
 from polywire.hub.client import Client
-from polywire.hub.hub import FORBIDDEN, Hub
+from polywire.hub.hub import Hub
 from polywire.hub.message import Message
 from polywire.hub.peer import Limits
+from polywire.hub.refusal import Refused
 from polywire.hub.services import Call, Caller, CallError
 from polywire.protocols.mqttrpc import errors
 from polywire.protocols.mqttrpc.connection import Outcome, ServerCalls, UnaryMethods
@@ -25,7 +26,6 @@ STREAMS_REMEMBERED: Final = 4096
 
 ONE_REQUEST: Final = Failure(400, "bad-request", "This service takes one request in a call, not a stream of them.")
 
-LIMIT: Final = "limit"
 DUPLICATE: Final = "duplicate"
 LATE: Final = "late"
 
@@ -80,10 +80,9 @@ class TopicRequests:
     def request(self, service: str, topic: str, request: Request, client: Client) -> None:
         """MQTTRPC-48: a Request was heard on the topic of a service that is offered here."""
         number = request.correlation_id
-        if not client.grants.may_call(service):
-            self._hub.refuse(client, CALL, service, FORBIDDEN)
-            anonymous = client.identity.how == "anonymous"
-            self._refuse(topic, number, errors.UNAUTHORIZED if anonymous else errors.FORBIDDEN)
+        denied = self._hub.forbids(client, CALL, service)
+        if denied is not None:
+            self._refuse(topic, number, failure_of(denied, client))
             return
         key = (client.number, number)
         if key in self._streams:
@@ -99,8 +98,8 @@ class TopicRequests:
             self._refuse(topic, number, errors.DRAINING)
             return
         if self._by_client.get(client.number, 0) >= self.limits.in_flight:
-            client.counters.drop(LIMIT)
-            self._refuse(topic, number, errors.OVERLOADED)
+            limit = self._hub.refuse(client, CALL, service, Refused.LIMIT)
+            self._refuse(topic, number, failure_of(limit, client))
             return
         self._start(service, topic, request, client)
 
@@ -136,7 +135,9 @@ class TopicRequests:
             default = max(1, round(self.limits.call_time * 1000))
             seconds = milliseconds(request.timeout, request.timeout_unit, default) / 1000
             message = Message(topic, request.value or b"", time=now, origin=client.number)
-            self._hub.services.start(call, message, seconds=seconds)
+            denied = self._hub.call(client, call, message, seconds=seconds)
+            if denied is not None:
+                self.answer(caller, refused(caller.correlation_id, failure_of(denied, client)))
 
     def _again(self, running: TopicCall, request: Request, client: Client) -> None:
         """MQTTRPC-73: a Request whose correlation id is in work. From its own caller another one is a stream's next."""
@@ -155,3 +156,30 @@ class TopicRequests:
 
     def _refuse(self, topic: str, number: int, failure: Failure) -> None:
         self._publisher.publish(topic, refused(number, failure))
+
+
+def failure_of(reason: Refused, client: Client) -> Failure:
+    """What a caller hears whose call the hub has refused."""
+    match reason:
+        case Refused.FORBIDDEN:
+            return errors.UNAUTHORIZED if client.identity.how == "anonymous" else errors.FORBIDDEN
+        case Refused.DRAINING:
+            return errors.DRAINING
+        case (
+            Refused.LIMIT
+            | Refused.SERVICE_CHANNEL
+            | Refused.UNSUPPORTED
+            | Refused.TOO_DEEP
+            | Refused.RETAINED_FULL
+            | Refused.PATTERN_COST
+            | Refused.NAMES_SIZE
+            | Refused.WATCHERS
+            | Refused.WILLS_SIZE
+            | Refused.TOO_MANY_QUEUES
+            | Refused.QUEUE_FULL
+            | Refused.QUEUES_FULL
+            | Refused.UNAVAILABLE
+        ):
+            return errors.OVERLOADED
+        case _:
+            assert_never(reason)

@@ -10,7 +10,7 @@ from polywire.hub.access import SERVE
 from polywire.hub.channels import ANY, is_literal
 from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
-from polywire.hub.hub import FORBIDDEN, Hub
+from polywire.hub.hub import Hub
 from polywire.hub.message import Message
 from polywire.hub.services import END, Call, CallError, Provider
 from polywire.protocols.mqttrpc.connection import ClientCalls, CorrelationIds, UnknownWarnings
@@ -82,8 +82,7 @@ class TopicProvider(Provider):
         if call is None or call.service != service:
             self._unheard_of(service, response.correlation_id)
             return
-        if not client.grants.may_serve(service):
-            self._hub.refuse(client, SERVE, service, FORBIDDEN)
+        if self._hub.forbids(client, SERVE, service) is not None:
             return
         now = self._hub.clock()
         step = self._calls.receive(response, self._hub.monotonic() / 1e9)

@@ -7,6 +7,7 @@ services that are offered over other protocols, and Requests of calls from other
 
 from typing import Final, final
 
+from polywire.hub.access import CALL
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
@@ -56,7 +57,7 @@ class RpcBridge:
             if error.oversize:
                 self._hub.oversized(client, error.oversize, self._incoming.limits.message_size)
             reply = error.reply
-            if offered and isinstance(reply, Response) and client.grants.may_call(service):
+            if offered and isinstance(reply, Response) and self._hub.forbids(client, CALL, service) is None:
                 data = reply.error_data
                 self._publisher.publish(topic, reply if data is None else hub_response(reply.correlation_id, data))
             return

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Final, final
 
-from polywire.hub.hub import UNAVAILABLE, UNWRITABLE, Hub
+from polywire.hub.hub import Hub
+from polywire.hub.refusal import Refused
 from polywire.protocols.sabc import errors
 from polywire.protocols.sabc.frames import Whole
 from polywire.protocols.sabc.line import Line
@@ -50,8 +51,8 @@ class Answers:
 
     def _failed(self) -> None:
         if self._due:
-            self._line.client.counters.drop(UNAVAILABLE)
-            self._line.error(errors.DRAINING, UNWRITABLE, self._next()[0])
+            self._line.client.counters.drop(Refused.UNAVAILABLE.label)
+            self._line.error(errors.DRAINING, Refused.UNAVAILABLE.message, self._next()[0])
             self._tell()
 
     def _tell(self) -> None:

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Final, final
 
+from polywire.hub.hub import Hub
 from polywire.hub.message import Message
+from polywire.hub.refusal import Refused
 from polywire.hub.services import FAILED_CODE, Call, Caller, CallError, Provider, Services, service_error
 from polywire.protocols.sabc.errors import TOO_SLOW
 from polywire.protocols.sabc.frames import Error
@@ -15,9 +17,9 @@ from polywire.protocols.sabc.line import Line
 class SabcCaller(Caller):
     """The calls one client has made, by the msg-id it waits for. ``ended`` is told when one has been answered."""
 
-    def __init__(self, services: Services, line: Line, ended: Callable[[], None]) -> None:
+    def __init__(self, hub: Hub, line: Line, ended: Callable[[], None]) -> None:
         self.connection = line.client
-        self._services: Final = services
+        self._hub: Final = hub
         self._line: Final = line
         self._ended: Callable[[], None] | None = ended
         self._waiting: Final[dict[Call, str]] = {}
@@ -37,7 +39,7 @@ class SabcCaller(Caller):
         silent: bool,
         truncated: bool,
         seconds: float,
-    ) -> None:
+    ) -> Refused | None:
         """Begin a call. ``silent``: it was send-only, so its reply goes nowhere; its failure is told.
 
         ``truncated``: it was cut at the size limit, which its reply says too (SABC-105).
@@ -48,7 +50,12 @@ class SabcCaller(Caller):
         self._waiting[call] = msg_id
         if silent:
             self._silent.add(call)
-        self._services.start(call, message, seconds=seconds)
+        refused = self._hub.call(self._line.client, call, message, seconds=seconds)
+        if refused is not None:
+            del self._waiting[call]
+            self._silent.discard(call)
+            self._truncated.discard(call)
+        return refused
 
     def reply(self, call: Call, message: Message, *, last: bool) -> None:  # noqa: ARG002 - it always is the last
         """Write the reply with the msg-id of the call."""
@@ -71,12 +78,10 @@ class SabcCaller(Caller):
         self._tell()
 
     def gone(self) -> None:
-        """The client has gone: its calls are cancelled, and nobody is told any more."""
-        if self._waiting:
-            self._services.caller_gone(self)
-            self._waiting.clear()
-            self._silent.clear()
-            self._truncated.clear()
+        """The client has gone, and waits for nothing any more. The hub cancels its calls."""
+        self._waiting.clear()
+        self._silent.clear()
+        self._truncated.clear()
         self._ended = None
 
     def _tell(self) -> None:
@@ -86,7 +91,7 @@ class SabcCaller(Caller):
 
 @final
 class SabcProvider(Provider):
-    """The services one client offers, and the calls it has not answered yet, by the msg-id they were sent with."""
+    """The calls to one client's services that it has not answered yet, by the msg-id they were sent with."""
 
     def __init__(self, services: Services, line: Line) -> None:
         self.connection = line.client
@@ -94,20 +99,9 @@ class SabcProvider(Provider):
         self._line: Final = line
         self._asked: Final[dict[str, Call]] = {}
         self._ids: Final[dict[Call, str]] = {}
-        self.offered: Final[set[str]] = set()
 
     def __len__(self) -> int:
         return len(self._asked)
-
-    def serve(self, service: str) -> None:
-        """Offer a service; once more is no more."""
-        self.offered.add(service)
-        self._services.serve(service, self)
-
-    def unserve(self, service: str) -> bool:
-        """Offer it no more; calls under way go on. False where it was not offered."""
-        self.offered.discard(service)
-        return self._services.unserve(service, self)
 
     def request(self, call: Call, message: Message, *, last: bool) -> None:
         """Push the call to the client, who answers with its msg-id."""
@@ -142,12 +136,9 @@ class SabcProvider(Provider):
         return call is not None and self._services.fail(call, provider_error(error))
 
     def gone(self) -> None:
-        """The client has gone, or answers nothing any more: whoever waits for it is told."""
-        if self.offered or self._asked:
-            self.offered.clear()
-            self._asked.clear()
-            self._ids.clear()
-            self._services.provider_gone(self)
+        """The client has gone, or answers nothing any more. The hub fails the calls that wait for it."""
+        self._asked.clear()
+        self._ids.clear()
 
     def _pop(self, msg_id: str) -> Call | None:
         call = self._asked.pop(msg_id, None)

@@ -8,9 +8,9 @@ from typing import Final, cast, final
 
 from polywire.hub.access import Identity
 from polywire.hub.client import Client
-from polywire.hub.hub import DRAINING as HUB_DRAINING
 from polywire.hub.hub import Hub
 from polywire.hub.peer import Limits, Login, Peer, Refusal
+from polywire.hub.refusal import Refused
 from polywire.protocols.sabc import errors
 from polywire.protocols.sabc.answers import Answers
 from polywire.protocols.sabc.calls import SabcCaller, SabcProvider
@@ -63,7 +63,7 @@ class SabcSession:
         )
         self._assembly: Final = Assembly()
         self._queues: Final = Queues(hub, self._line, limits.in_flight)
-        self._caller: Final = SabcCaller(hub.services, self._line, self._work_done)
+        self._caller: Final = SabcCaller(hub, self._line, self._work_done)
         self._provider: Final = SabcProvider(hub.services, self._line)
         self._answers: Final = Answers(hub, self._line, self._work_done)
         self._requests: Final = Requests(
@@ -75,6 +75,8 @@ class SabcSession:
         self._draining = False
         self._over = False
         client.outbox.on_room = self._queues.dispatch
+        client.most_subscriptions = limits.subscriptions
+        client.most_calls = limits.in_flight
 
     def received(self, data: bytes | str) -> None:
         """Handle what the peer has sent: octets of a stream, or one message of a WebSocket."""
@@ -209,7 +211,7 @@ class SabcSession:
     def _connect(self, frame: Connect) -> None:
         """SABC-32: whoever shows a passcode is to be the user its client-id names; others name no user."""
         if self._draining or self._hub.draining:
-            self._client.counters.drop(HUB_DRAINING)
+            self._client.counters.drop(Refused.DRAINING.label)
             self._line.frame(self._state.reject(errors.DRAINING, "the hub is shutting down"))
             self._close()
             return
@@ -267,7 +269,7 @@ class SabcSession:
         if is_publication(whole):
             self._client.counters.received += 1
         if self._draining:
-            self._answers.refuse(whole, errors.DRAINING, "the hub is shutting down", HUB_DRAINING)
+            self._answers.refuse(whole, errors.DRAINING, Refused.DRAINING.message, Refused.DRAINING.label)
         else:
             asked = operation(whole)
             if isinstance(asked, Discarded):

@@ -4,7 +4,8 @@ from typing import Final, final
 
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
-from polywire.hub.queues import Consumer, Delivery, Queue
+from polywire.hub.queues import Consumer, Delivery
+from polywire.hub.refusal import Refused
 from polywire.hub.routes import Subscription
 from polywire.protocols.sabc.line import Line
 
@@ -49,33 +50,50 @@ class Queues:
         """Whether the client may be given another message."""
         return not self._ended and self._line.client.outbox.takes_queued() and len(self.pending) < self._most
 
-    def start(self, name: str, msg_id: str) -> None:
-        """Take from a queue, under the id of the message that asked for it. What another id took returns to it."""
-        self.stop(name)
-        consumer = SabcConsumer(self, self._hub.queue(name), self._line, msg_id)
-        self._consumers[name] = consumer
-        self._hub.consume(self._line.client, consumer.queue, consumer)
+    def start(self, name: str, msg_id: str) -> Refused | None:
+        """Take from a queue, under the id of the message that asked for it. What another id took returns to it.
+
+        The first message comes after ``begin``.
+        """
+        consumer = SabcConsumer(self, self._line, msg_id)
+        old = self._consumers.get(name)
+        refused = self._hub.consume(self._line.client, name, consumer, begin=False, replacing=old)
+        if refused is None:
+            self._consumers[name] = consumer
+            if old is not None:
+                self._stop(old)
+        return refused
+
+    def begin(self, name: str) -> None:
+        """Hand out what the queue holds."""
+        self._hub.begin_consuming(self._line.client, self._consumers[name])
 
     def stop(self, name: str) -> bool:
         """Take from it no more. False where the client did not."""
         consumer = self._consumers.pop(name, None)
         if consumer is None:
             return False
+        self._stop(consumer)
+        return True
+
+    def _stop(self, consumer: "SabcConsumer") -> None:
         for msg_id in [each for each, delivery in self.pending.items() if delivery.consumer is consumer]:
             del self.pending[msg_id]
         consumer.leaving = True
         self._hub.stop_consuming(self._line.client, consumer)
         self.dispatch()
-        return True
 
     def end(self, *, leaving: bool) -> None:
-        """Take from none any more; what is not acknowledged returns to its queue. ``leaving``: the client said so."""
+        """Take from none any more; what is not acknowledged returns to its queue. ``leaving``: the client said so.
+
+        Its services end as well.
+        """
         self._ended = True
         for consumer in self._consumers.values():
             consumer.leaving = leaving
         self._consumers.clear()
         self.pending.clear()
-        self._hub.silence(self._line.client, topics=False)
+        self._hub.silence(self._line.client, topics=False, calls=False)
 
     def taken(self, msg_id: str, delivery: Delivery) -> None:
         """A message was pushed under this id."""
@@ -115,9 +133,8 @@ class Queues:
 class SabcConsumer(Consumer):
     """One client at one queue."""
 
-    def __init__(self, queues: Queues, queue: Queue, line: Line, msg_id: str) -> None:
+    def __init__(self, queues: Queues, line: Line, msg_id: str) -> None:
         super().__init__()
-        self.queue: Final = queue
         self._queues: Final = queues
         self._line: Final = line
         self._prefix: Final = line.prefix(msg_id, send_only=False)

@@ -3,8 +3,10 @@
 from typing import Final, final
 
 from polywire.hub.client import Client
+from polywire.hub.hub import Hub
 from polywire.hub.message import Message
-from polywire.hub.services import END, Call, Caller, CallError, Services
+from polywire.hub.refusal import Refused
+from polywire.hub.services import END, Call, Caller, CallError
 from polywire.protocols.umq.answers import Answers, call_error_text
 from polywire.protocols.umq.connection import Publications
 from polywire.protocols.umq.errors import FatalCode, error_text
@@ -29,17 +31,17 @@ class Asked:
 class Calling(Caller):
     """One peer as a caller. ``topics`` are the peer's topic ids, which streams share with its subscriptions."""
 
-    def __init__(self, services: Services, client: Client, answers: Answers, topics: Publications) -> None:
+    def __init__(self, hub: Hub, client: Client, answers: Answers, topics: Publications) -> None:
         self.connection = client
         self.takes_failed_body = True
-        self._services: Final = services
+        self._hub: Final = hub
         self._client: Final = client
         self._answers: Final = answers
         self._topics: Final = topics
         self._asked: Final[dict[Call, Asked]] = {}
         self._streams: Final[dict[int, Call]] = {}
 
-    def start(self, call_id: int, method: CallService, message: Message, seconds: float) -> None:
+    def start(self, call_id: int, method: CallService, message: Message, seconds: float) -> Refused | None:
         """Make a call. Raises ``MethodError`` where its stream's topic id can't be had."""
         stream: TopicWriter | None = None
         topic_id = 0
@@ -51,7 +53,10 @@ class Calling(Caller):
         self._asked[call] = Asked(call_id, topic_id, stream)
         if stream is not None:
             self._streams[topic_id] = call
-        self._services.start(call, message, seconds=seconds)
+        refused = self._hub.call(self._client, call, message, seconds=seconds)
+        if refused is not None:
+            self._end(call, self._asked[call])
+        return refused
 
     def reply(self, call: Call, message: Message, *, last: bool) -> None:
         """UMQ-110: the answer is the bare body; UMQ-127: of a stream it is a ``T``."""
@@ -65,7 +70,7 @@ class Calling(Caller):
         # UMQ-146: the end without a response is no update.
         if message is not END and not asked.stream.offer(message):
             self._end(call, asked)
-            self._services.cancel(call, CallError(499, "slow-reader", NOT_READ))
+            self._hub.services.cancel(call, CallError(499, "slow-reader", NOT_READ))
             self._answers.error(asked.call_id, error_text(FatalCode.LIMIT_EXCEEDED, NOT_READ))
         elif last:
             self._end(call, asked)
@@ -85,15 +90,14 @@ class Calling(Caller):
             return False
         asked = self._asked[call]
         self._end(call, asked)
-        self._services.cancel(call, CANCELLED)
+        self._hub.services.cancel(call, CANCELLED)
         self._answers.result(asked.call_id)
         return True
 
     def gone(self) -> None:
-        """The peer waits for nothing any more."""
+        """The peer waits for nothing any more. The hub cancels its calls."""
         self._asked.clear()
         self._streams.clear()
-        self._services.caller_gone(self)
 
     def _end(self, call: Call, asked: Asked) -> None:
         del self._asked[call]

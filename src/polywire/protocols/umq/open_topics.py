@@ -4,6 +4,7 @@ from typing import Final, final
 
 from polywire.hub.client import Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub
+from polywire.hub.refusal import Refused
 from polywire.protocols.umq.answers import Answers
 from polywire.protocols.umq.connection import Publications
 from polywire.protocols.umq.updates import TopicWriter, UmqConsumer, UmqSubscription
@@ -20,27 +21,29 @@ class OpenTopics:
         self._answers: Final = answers
         self._consumers: Final[dict[int, UmqConsumer]] = {}
 
-    def subscribe(self, topic_id: int, pattern: str, *, envelope: bool) -> str | None:
-        """Send what is published to the pattern from now on. Why not, where that is refused.
-
-        ``replay`` sends what is retained.
-        """
+    def subscribe(self, topic_id: int, pattern: str, *, envelope: bool) -> Refused | None:
+        """Send what is published to the pattern from now on. The id is open already."""
         client = self._client
         writer = TopicWriter(client, topic_id, envelope=envelope)
         subscription = UmqSubscription(pattern, client, self._hub.next_number(), writer)
         return self._hub.subscribe(client, topic_id, subscription)
 
-    def replay(self, topic_id: int) -> None:
-        """Send a new subscription what is retained."""
-        self._hub.replay(self._client, self._client.subscriptions[topic_id])
-
-    def consume(self, topic_id: int, channel: str, *, envelope: bool) -> None:
-        """Send what the queue holds and will hold. The id is open already."""
-        queue = self._hub.queue(channel[len(QUEUE_PREFIX) :])
+    def consume(self, topic_id: int, channel: str, *, envelope: bool) -> Refused | None:
+        """Take from a queue, from ``begin`` on. The id is open already."""
         writer = TopicWriter(self._client, topic_id, envelope=envelope)
-        consumer = UmqConsumer(queue, self._client.outbox, writer)
-        self._consumers[topic_id] = consumer
-        self._hub.consume(self._client, queue, consumer)
+        consumer = UmqConsumer(self._client.outbox, writer)
+        refused = self._hub.consume(self._client, channel[len(QUEUE_PREFIX) :], consumer, begin=False)
+        if refused is None:
+            self._consumers[topic_id] = consumer
+        return refused
+
+    def begin(self, topic_id: int) -> None:
+        """Send a new subscription what is retained, or what its queue holds."""
+        consumer = self._consumers.get(topic_id)
+        if consumer is not None:
+            self._hub.begin_consuming(self._client, consumer)
+        else:
+            self._hub.replay(self._client, self._client.subscriptions[topic_id])
 
     def end(self, topic_id: int) -> bool:
         """End a topic with its ``D``. False where the id is not open."""
@@ -57,7 +60,7 @@ class OpenTopics:
             consumer.queue.dispatch()
 
     def gone(self) -> None:
-        """The peer listens to nothing any more."""
+        """The peer listens to nothing any more, and neither calls nor serves."""
         self._consumers.clear()
         self._hub.silence(self._client)
 

@@ -3,31 +3,15 @@
 What a peer may not do, or asks for wrongly, is a ``MethodError``; the session answers it.
 """
 
-from typing import Final, final
+from typing import Final, assert_never, final
 
-from polywire.hub.access import CALL, PUBLISH, SERVE, SIGNAL, SUBSCRIBE
+from polywire.hub.access import CALL, PUBLISH, SERVE, SIGNAL
 from polywire.hub.channels import from_stars, is_literal, name_problem
 from polywire.hub.client import Client
-from polywire.hub.hub import (
-    DRAINING,
-    FORBIDDEN,
-    FULL_QUEUES,
-    LARGE_NAMES,
-    NO_QUEUE,
-    QUEUE_FULL,
-    QUEUE_PREFIX,
-    QUEUES_FULL,
-    RETAINED_FULL,
-    SERVICE_CHANNEL,
-    SUBSCRIPTION_REFUSALS,
-    TOO_MANY_QUEUES,
-    UNAVAILABLE,
-    UNWRITABLE,
-    Hub,
-    is_queue,
-)
+from polywire.hub.hub import QUEUE_PREFIX, Hub, is_queue
 from polywire.hub.message import Attached, Headers, HeaderValue, Message
 from polywire.hub.peer import Limits
+from polywire.hub.refusal import Refused
 from polywire.protocols.umq.answers import Answers, writable
 from polywire.protocols.umq.attribute_book import ALL_ATTRIBUTES, answered_attributes, book_of
 from polywire.protocols.umq.calling import Calling
@@ -48,18 +32,6 @@ from polywire.protocols.umq.methods import (
 from polywire.protocols.umq.open_topics import OpenTopics
 from polywire.protocols.umq.serving import Serving
 
-# UMQ-143: why the hub did not take a publication, as a code and in words.
-REFUSALS: Final = {
-    FORBIDDEN: (FatalCode.FORBIDDEN, ""),
-    SERVICE_CHANNEL: (FatalCode.FORBIDDEN, "channels under $ are the hub's own"),
-    QUEUE_FULL: (FatalCode.UNAVAILABLE, "the queue is full"),
-    QUEUES_FULL: (FatalCode.UNAVAILABLE, FULL_QUEUES),
-    TOO_MANY_QUEUES: (FatalCode.LIMIT_EXCEEDED, NO_QUEUE),
-    RETAINED_FULL: (FatalCode.LIMIT_EXCEEDED, "no room for another retained message"),
-    DRAINING: (FatalCode.SHUTTING_DOWN, ""),
-    UNAVAILABLE: (FatalCode.UNAVAILABLE, UNWRITABLE),
-}
-
 MILLISECONDS: Final = 1000.0
 
 
@@ -77,7 +49,7 @@ class Receipt:
 
     def failed(self) -> None:
         """Answer that it could not be made safe."""
-        self._answers.refuse(self._call_id, *REFUSALS[UNAVAILABLE])
+        self._answers.refuse(self._call_id, *answer_to(Refused.UNAVAILABLE))
 
 
 @final
@@ -117,12 +89,12 @@ class Requests:
             check_name(method.channel, "channel", "UMQ-114")
             if not is_literal(from_stars(method.channel)):
                 raise MethodError("a message is published to one channel, not to a pattern", rule="UMQ-114")
-            if not self._client.grants.may_publish(method.channel):
-                raise self._forbidden(PUBLISH, method.channel)
+            if self._hub.forbids(self._client, PUBLISH, method.channel) is not None:
+                raise method_error(Refused.FORBIDDEN)
         else:
             check_name(method.service, "service", "UMQ-115")
-            if not self._client.grants.may_call(method.service):
-                raise self._forbidden(CALL, method.service)
+            if self._hub.forbids(self._client, CALL, method.service) is not None:
+                raise method_error(Refused.FORBIDDEN)
 
     def perform(self, call_id: int, method: Method, attachments: tuple[Attached, ...]) -> None:
         """Carry out a request whose attachments have all come or failed, and answer it, now or later."""
@@ -142,7 +114,6 @@ class Requests:
             self._serve(call_id, method)
         elif isinstance(method, Unserve):
             self._serving.unserve(method)
-            self._hub.release_name(self._client, method.service)
             self._answers.result(call_id)
         elif isinstance(method, ReadAttributes):
             values, its_attachments = answered_attributes(self._readable(method.connection))
@@ -175,8 +146,7 @@ class Requests:
             receipt = Receipt(self._answers, call_id)
             self._hub.safe(receipt.safe, receipt.failed)
         else:
-            code, detail = REFUSALS.get(refused, (FatalCode.UNAVAILABLE, refused))
-            self._answers.refuse(call_id, code, detail)
+            self._answers.refuse(call_id, *answer_to(refused))
 
     def _call(self, call_id: int, method: CallService, attachments: tuple[Attached, ...]) -> None:
         body, rest, failed = assembled(method.body, attachments)
@@ -193,7 +163,9 @@ class Requests:
             binary=method.body.data is None,
         )
         seconds = self._call_time if method.timeout is None else method.timeout / MILLISECONDS
-        self._calling.start(call_id, method, message, seconds)
+        refused = self._calling.start(call_id, method, message, seconds)
+        if refused is not None:
+            raise method_error(refused)
 
     def _subscribe(self, call_id: int, method: SubscribeTopic) -> None:
         check_name(method.pattern, "pattern", "UMQ-112")
@@ -203,33 +175,26 @@ class Requests:
         queued = pattern.startswith(QUEUE_PREFIX)
         if queued and not is_literal(pattern):
             raise MethodError("a queue is consumed by its name, not by a pattern", rule="UMQ-150")
-        if not self._client.grants.may_subscribe(pattern, dollar=False):
-            raise self._forbidden(SUBSCRIBE, pattern)
-        if queued and not self._hub.takes_queue(pattern):
-            raise MethodError(NO_QUEUE, rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
         self._topics.ids.open(method.topic_id)
         if queued:
-            self._answers.result(call_id)
-            self._topics.consume(method.topic_id, pattern, envelope=method.envelope)
-            return
-        refused = self._topics.subscribe(method.topic_id, pattern, envelope=method.envelope)
+            refused = self._topics.consume(method.topic_id, pattern, envelope=method.envelope)
+        else:
+            refused = self._topics.subscribe(method.topic_id, pattern, envelope=method.envelope)
         if refused is not None:
             self._topics.ids.close(method.topic_id)
-            raise MethodError(SUBSCRIPTION_REFUSALS[refused], rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
+            raise method_error(refused)
         self._answers.result(call_id)
-        self._topics.replay(method.topic_id)
+        self._topics.begin(method.topic_id)
 
     def _serve(self, call_id: int, method: Serve) -> None:
         check_name(method.service, "service", "UMQ-116")
-        if not self._client.grants.may_serve(method.service):
-            raise self._forbidden(SERVE, method.service)
-        if not self._hub.hold_name(self._client, method.service):
-            raise MethodError(LARGE_NAMES, rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
-        try:
-            self._serving.serve(method)
-        except MethodError:
-            self._hub.release_name(self._client, method.service)
-            raise
+        problem = self._serving.problem(method.service)
+        if problem is not None:
+            refused = self._hub.forbids(self._client, SERVE, method.service)
+            raise problem if refused is None else method_error(refused)
+        refused = self._serving.serve(method)
+        if refused is not None:
+            raise method_error(refused)
         self._answers.result(call_id)
 
     def _who(self, call_id: int) -> None:
@@ -254,13 +219,43 @@ class Requests:
             return found.attributes
         if found is None and client.may_signal(ALL_ATTRIBUTES):
             raise MethodError(f"there is no connection {connection} that speaks UMQ", rule="UMQ-158")
-        self._hub.refuse(client, SIGNAL, ALL_ATTRIBUTES, FORBIDDEN)
+        self._hub.refuse(client, SIGNAL, ALL_ATTRIBUTES, Refused.FORBIDDEN)
         reason = "there is no such connection, or the access rules don't allow it"
         raise MethodError(reason, rule="UMQ-158", code=FatalCode.FORBIDDEN)
 
-    def _forbidden(self, action: str, channel: str) -> MethodError:
-        self._hub.refuse(self._client, action, channel, FORBIDDEN)
-        return MethodError("the access rules don't allow it", rule="UMQ-143", code=FatalCode.FORBIDDEN)
+
+def answer_to(refused: Refused) -> tuple[FatalCode, str]:
+    """UMQ-143: why the hub does not do what was asked for, as a code and in words."""
+    match refused:
+        case Refused.FORBIDDEN:
+            return FatalCode.FORBIDDEN, refused.message
+        case Refused.SERVICE_CHANNEL:
+            return FatalCode.FORBIDDEN, "channels under $ are the hub's own"
+        case Refused.RETAINED_FULL:
+            return FatalCode.LIMIT_EXCEEDED, "no room for another retained message"
+        case (
+            Refused.TOO_MANY_QUEUES
+            | Refused.LIMIT
+            | Refused.PATTERN_COST
+            | Refused.NAMES_SIZE
+            | Refused.WATCHERS
+            | Refused.WILLS_SIZE
+        ):
+            return FatalCode.LIMIT_EXCEEDED, refused.message
+        case Refused.QUEUE_FULL | Refused.QUEUES_FULL | Refused.UNAVAILABLE:
+            return FatalCode.UNAVAILABLE, refused.message
+        case Refused.TOO_DEEP | Refused.UNSUPPORTED:
+            return FatalCode.UNAVAILABLE, refused.label
+        case Refused.DRAINING:
+            return FatalCode.SHUTTING_DOWN, ""
+        case _:
+            assert_never(refused)
+
+
+def method_error(refused: Refused) -> MethodError:
+    """The same for requests that are no publications."""
+    code, detail = answer_to(refused)
+    return MethodError(detail, rule="UMQ-143" if refused is Refused.FORBIDDEN else "UMQ-136", code=code)
 
 
 def check_name(name: str, what: str, rule: str) -> None:

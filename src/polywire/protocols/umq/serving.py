@@ -3,8 +3,10 @@
 from typing import Final, final
 
 from polywire.hub.client import Client
+from polywire.hub.hub import Hub
 from polywire.hub.message import Attached, Message
-from polywire.hub.services import Call, CallError, Provider, Services
+from polywire.hub.refusal import Refused
+from polywire.hub.services import Call, CallError, Provider
 from polywire.protocols.umq.answers import Answers
 from polywire.protocols.umq.base36 import write
 from polywire.protocols.umq.connection import OutgoingCalls
@@ -22,10 +24,11 @@ RETRY: Final = 1000
 class Serving(Provider):
     """One peer as a provider. At most ``limit`` services, and ``in_flight`` requests it has not answered."""
 
-    def __init__(self, services: Services, client: Client, answers: Answers, *, limit: int, in_flight: int) -> None:
+    def __init__(self, hub: Hub, client: Client, answers: Answers, *, limit: int, in_flight: int) -> None:
         self.connection = client
         self.takes_failed_body = True
-        self._services: Final = services
+        self._hub: Final = hub
+        self._services: Final = hub.services
         self._client: Final = client
         self._answers: Final = answers
         self._limit: Final = limit
@@ -37,21 +40,27 @@ class Serving(Provider):
         """How many requests the peer has not answered."""
         return len(self._ids)
 
-    def serve(self, method: Serve) -> None:
-        """Offer a service. Raises ``MethodError`` where the peer does already, or offers too many."""
-        if method.service in self._callbacks:
-            raise MethodError(f"service {shown(method.service)} is served already", rule="UMQ-116")
+    def problem(self, service: str) -> MethodError | None:
+        """Why the peer can't offer a service: it does already, or offers too many."""
+        if service in self._callbacks:
+            return MethodError(f"service {shown(service)} is served already", rule="UMQ-116")
         if len(self._callbacks) >= self._limit:
             reason = f"{self._limit} services are served"
-            raise MethodError(reason, rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
-        self._callbacks[method.service] = method.callback_id
-        self._services.serve(method.service, self)
+            return MethodError(reason, rule="UMQ-136", code=FatalCode.LIMIT_EXCEEDED)
+        return None
+
+    def serve(self, method: Serve) -> Refused | None:
+        """Offer a service."""
+        refused = self._hub.serve(self._client, method.service, self)
+        if refused is None:
+            self._callbacks[method.service] = method.callback_id
+        return refused
 
     def unserve(self, method: Unserve) -> None:
         """Offer it no more; requests that are with the peer may still be answered."""
         if self._callbacks.pop(method.service, None) is None:
             raise MethodError(f"service {shown(method.service)} is not served", rule="UMQ-117")
-        self._services.unserve(method.service, self)
+        self._hub.unserve(self._client, method.service)
 
     def request(self, call: Call, message: Message, *, last: bool) -> None:
         """Send a request to the peer's callback. What can't be sent has failed at once."""
@@ -101,11 +110,10 @@ class Serving(Provider):
         self._services.fail(call, error)
 
     def gone(self) -> None:
-        """The peer offers nothing any more, and will answer nothing."""
+        """The peer offers nothing any more, and will answer nothing. The hub fails the calls that wait for it."""
         self._callbacks.clear()
         self._asked.drain()
         self._ids.clear()
-        self._services.provider_gone(self)
 
     def _prepared(self, call: Call, message: Message) -> Prepared | None:
         request = ServedRequest(call.method, json_body(message))

@@ -61,9 +61,9 @@ class UmqSession:
         self._machine: Final = Machine(Role.SERVER)
         self._answers: Final = Answers(client, limit=limits.in_flight)
         self._topics: Final = OpenTopics(hub, client, self._answers, limit=limits.subscriptions)
-        self._calling: Final = Calling(hub.services, client, self._answers, self._topics.ids)
+        self._calling: Final = Calling(hub, client, self._answers, self._topics.ids)
         self._serving: Final = Serving(
-            hub.services, client, self._answers, limit=limits.subscriptions, in_flight=limits.in_flight
+            hub, client, self._answers, limit=limits.subscriptions, in_flight=limits.in_flight
         )
         self.attributes: Final = Attributes()
         self._requests: Final = Requests(
@@ -160,9 +160,9 @@ class UmqSession:
         self._answers.closed = True
         self._client.outbox.on_room = None
         self._gathering.clear()
-        self._topics.gone()
         self._calling.gone()
         self._serving.gone()
+        self._topics.gone()
 
     def _frame(self, frame: Frame) -> None:
         if isinstance(frame, Call):

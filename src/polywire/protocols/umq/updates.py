@@ -14,7 +14,7 @@ from polywire.hub.channels import to_stars
 from polywire.hub.client import Client
 from polywire.hub.message import Attached, Date, Message
 from polywire.hub.outbox import JOIN_BELOW, Outbox
-from polywire.hub.queues import Consumer, Delivery, Queue
+from polywire.hub.queues import Consumer, Delivery
 from polywire.hub.routes import Subscription
 from polywire.protocols.umq.base36 import write
 from polywire.protocols.umq.errors import LocalProtocolError
@@ -223,9 +223,8 @@ class UmqSubscription(Subscription):
 class UmqConsumer(Consumer):
     """A topic id that takes from a queue. Updates have no acknowledgements: what was written is taken (UMQ-150)."""
 
-    def __init__(self, queue: Queue, outbox: Outbox, writer: TopicWriter) -> None:
+    def __init__(self, outbox: Outbox, writer: TopicWriter) -> None:
         super().__init__()
-        self.queue: Final = queue
         self._outbox: Final = outbox
         self._writer: Final = writer
 
