@@ -10,7 +10,8 @@ What stands behind the three back quotes says what a block is:
     ```text output=hub            the same for a terminal that was opened before
     <!-- stop: hub -->            Ctrl-C in that terminal
 
-Default ports are replaced by free ones, in all of it, and back again in what is printed.
+Default ports are replaced by free ones, in all of it, and back again in what is printed. What a page installs is
+installed beside its files, without a network, and found there by what it runs.
 """
 
 import os
@@ -41,9 +42,11 @@ LISTEN = {
     "mqtt": "tcp://127.0.0.1:1883",
     "sabc": "tcp://127.0.0.1:7105",
 }
+INSTALLED = ".installed"
+INSTALL = f"python -m pip install --quiet --no-index --no-deps --no-build-isolation --target {INSTALLED}"
 LINE_BY_LINE = ("stdbuf", "-oL") if shutil.which("stdbuf") else ()
 """So that what a terminal would show at once does not wait in a buffer."""
-PORTS = ("7100", "7101", "7102", "7103", "7105", "1883", "1884", "8883")
+PORTS = ("7100", "7101", "7102", "7103", "7105", "7106", "1883", "1884", "8883")
 _STEP = re.compile(
     r"^```(?P<language>[a-z]+)(?P<words>(?: [\w=./-]+)*)\n(?P<text>.*?)^```$|^<!-- stop: (?P<stop>\w+) -->$",
     re.MULTILINE | re.DOTALL,
@@ -237,14 +240,17 @@ class Walk:
         config = self.folder / "polywire.toml"
         named = tomllib.loads(config.read_text(encoding="utf-8")).get("listen", {}) if config.exists() else {}
         sets = [f"--set listen.{name}={url}" for name, url in LISTEN.items() if name not in named]
+        command = re.sub(r"^pip install\b", INSTALL, command, flags=re.MULTILINE)
         return re.sub(r"\bpolywire serve\b(?!-)", self._with_free_ports(" ".join(["polywire serve", *sets])), command)
 
     def _environment(self) -> dict[str, str]:
         programs = str(Path(sys.executable).parent)
+        sources = [str(self.folder / INSTALLED), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith("POLYWIRE_")},
             **{name: os.environ[name] for name in ("POLYWIRE_PURE",) if name in os.environ},
             "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join(sources),
             "POLYWIRE_URL": f"umq://127.0.0.1:{self.ports['7101']}",
             "PYTHONUNBUFFERED": "1",
             "COLUMNS": "120",

@@ -57,10 +57,15 @@ class Life:
 
     def again(self, at: float = 1.0, heard: str = "", rules: AccessRules | None = None) -> "Life":
         """The hub is killed and started, ``at`` a time of day, and somebody hears what is published on ``heard``."""
+        rows = self.rows()
+        return Life(rows, rows.num_rows, at, heard, rules)
+
+    def rows(self) -> Any:
+        """The whole journal."""
         maker = BatchMaker("here")
         made = [maker.make(columns) for columns in self.recorder.take()]
         self._rows = pa.concat_tables([self._rows, pa.Table.from_batches(made, SCHEMA).cast(PLAIN_SCHEMA)])
-        return Life(self._rows, self._rows.num_rows, at, heard, rules)
+        return self._rows
 
     def _state(self) -> Any:
         left = fold(self._rows)
@@ -257,6 +262,16 @@ def test_fmqp_s_wills_come_back_with_their_flags_and_without_signals(life: Life)
     assert heard is not None
     (message,) = heard.got
     assert (message.body, message.encoded[2 * 16]) == (b"3", encode_fmqp(Publication("*/b", b"3", DEBUG)))
+
+
+def test_a_will_is_published_though_its_protocol_is_not_installed_any_more(life: Life) -> None:
+    life.broker.client("a", will=Will("will/a", b"a is gone", retain=True))
+    rows = life.rows()
+    other = pa.array(["line"] * rows.num_rows, pa.utf8())
+    again = Life(rows.set_column(rows.schema.names.index("protocol"), "protocol", other), rows.num_rows)
+    assert (again.wills, again.kept("will/a")) == (1, b"a is gone")
+    row = again.rows().filter(pc.equal(again.rows()["kind"], "publish")).to_pylist()[0]
+    assert (row["channel"], row["protocol"]) == ("will/a", None)
 
 
 def test_a_will_that_is_no_longer_allowed_is_not_published(life: Life) -> None:

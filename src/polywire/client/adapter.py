@@ -88,21 +88,21 @@ class Adapter:
         """Whether there is a live connection now."""
         raise NotImplementedError
 
-    def publish(self, channel: str, body: bytes, options: Options) -> Receipt:
+    def publish(self, _channel: str, _body: bytes, _options: Options, /) -> Receipt:
         """Publish to a topic. A plain call: the octets are under way, or kept, when it returns."""
-        raise NotImplementedError
+        raise unsupported("publish", self.protocol)
 
-    async def subscribe(self, pattern: str, limit: int) -> Source[Message]:
+    async def subscribe(self, _pattern: str, _limit: int, /) -> Source[Message]:
         """Subscribe; it returns when the peer has done so, where the protocol tells. ``limit``: an inbox's."""
-        raise NotImplementedError
+        raise unsupported("subscribe", self.protocol)
 
-    def put(self, queue: str, body: bytes, options: Options) -> Receipt:
+    def put(self, _queue: str, _body: bytes, _options: Options, /) -> Receipt:
         """Put into a queue, as ``publish``."""
-        raise NotImplementedError
+        raise unsupported("queue", self.protocol)
 
-    async def consume(self, queue: str, limit: int) -> Source[Message]:
+    async def consume(self, _queue: str, _limit: int, /) -> Source[Message]:
         """Take from a queue. ``Message.ack`` acknowledges, where the protocol has that."""
-        raise NotImplementedError
+        raise unsupported("queue", self.protocol)
 
     async def call(  # by those that have calls
         self, _service: str, _method: str, _body: bytes, _options: Options, _seconds: float, /

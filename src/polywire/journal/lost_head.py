@@ -23,6 +23,9 @@ from polywire.registry import built_in_names, names
 LONGEST_NAME: Final = 64
 """In octets; hosts have no longer names."""
 
+FIRST_PROTOCOLS: Final = 7
+"""How many names of protocols the first segments had."""
+
 _LENGTH: Final = struct.Struct("<I")
 _NOT_COMPRESSED: Final = 1 << 31
 
@@ -36,7 +39,7 @@ def find_head(data: memoryview) -> Head:
         return read_head(data)
     except BadMessage as error:
         kinds = (len(KINDS), *EARLIER_KINDS)
-        for name, protocols, count in itertools.product(_names(data), {names(), built_in_names()}, kinds):
+        for name, protocols, count in itertools.product(_names(data), _protocols(), kinds):
             made = make_head(name, protocols, count)
             if _proves(data, made):
                 return dataclasses.replace(made, damage=error.reason)
@@ -79,6 +82,12 @@ def _names(data: memoryview) -> Iterator[str]:
     for other in range(1, LONGEST_NAME + 1):
         if other != length:
             yield from _text(bytes(data[at : at + other]))
+
+
+def _protocols() -> set[tuple[str, ...]]:
+    """The lists of protocols that hubs may have had: those here, and polywire's own, of which there were fewer once."""
+    own = built_in_names()
+    return {names(), *(own[:count] for count in range(FIRST_PROTOCOLS, len(own) + 1))}
 
 
 def _text(octets: bytes | bytearray) -> Iterator[str]:

@@ -21,7 +21,7 @@ from polywire.journal.reader import open_journal
 from polywire.protocols.fmqp.frames import forwarded
 from polywire.protocols.mqtt.frames import Publish, Pubrel
 from polywire.protocols.mqtt.stored import Snapshot, sessions_of
-from polywire.registry import by_name, names
+from polywire.registry import by_name
 from polywire.server.parts import PREFIX, note, restore_query, undelivered
 
 Row = dict[str, Any]
@@ -125,9 +125,10 @@ def publish_wills(hub: Hub, wills: Iterable[Row], rules: AccessRules) -> None:
 def _departed(hub: Hub, number: int, protocol: str) -> Client:
     """A client whose connection ended with the hub before this one. Its protocol may not be installed any more."""
     outbox = Outbox(Nowhere(), hub.flusher)
-    if protocol not in names():
+    known = [each.protocol for each in hub.counters]
+    if protocol not in known:
         return Client(number, NO_PROTOCOL, outbox, Counters(protocol))
-    place = names().index(protocol)
+    place = known.index(protocol)
     client = Client(number, place, outbox, hub.counters[place])
     client.forwards_empty = "an empty body" in by_name(protocol).can
     return client

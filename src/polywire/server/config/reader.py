@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import msgspec
 
+from polywire.registry import unusable
 from polywire.server.config.errors import ConfigError, Origin, Problem
 from polywire.server.config.keys import Key, Table, nearest, root
 from polywire.server.config.kinds import Listener, as_written
@@ -90,7 +91,10 @@ class _Reader:
     def _unknown(self, value: object, table: Table, path: KeyPath) -> None:
         what = "section" if isinstance(value, dict) or not table.keys else "key"
         names = tuple(str(part) for part in path)
-        self._problem(path, f"there is no such {what}; did you mean {nearest(names, table)}?")
+        reason = f"there is no such {what}; did you mean {nearest(names, table)}?"
+        if table.path == ("listen",):
+            reason = " ".join([reason, *(f"({each})" for each in unusable())])
+        self._problem(path, reason)
 
     def _problem(self, path: KeyPath, reason: str) -> None:
         self.problems.append(Problem(reason, dotted(path), self._origin_of(path)))
