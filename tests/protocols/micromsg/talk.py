@@ -2,6 +2,7 @@
 
 from polywire.hub.message import Message as Published
 from polywire.hub.peer import Limits
+from polywire.hub.refusal import Refused
 from polywire.protocols.micromsg.frames import CLIENT, Command, Decoder, Extension, Handshake, Message, encode
 from polywire.protocols.micromsg.session import MicromsgSession
 from polywire.protocols.micromsg.text import read_extensions
@@ -73,7 +74,7 @@ class Talker:
         return Extension(self.number(name), sequence.to_bytes(2, "big"))
 
 
-def published(site: Site, message: Published) -> str | None:
+def published(site: Site, message: Published) -> Refused | None:
     """Publish as a client of another protocol does."""
     link = FakeLink(site.loop)
     refused = site.hub.publish(message, site.hub.client(3, link.outbox))
