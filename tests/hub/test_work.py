@@ -85,7 +85,7 @@ def test_a_large_job_is_done_in_slices(site: Site) -> None:
 def test_slices_are_longer_while_no_light_client_is_there(site: Site) -> None:
     site.work.light.at = 0
     site.now = QUIET
-    site.work.start(1, Counting(site, "a", FIRST_STEPS + 40))
+    site.work.start(1, Counting(site, "a", FIRST_STEPS + 8 * ALONE // BUDGET))
     assert site.turns() == 2
     assert site.work.longest == ALONE
 
