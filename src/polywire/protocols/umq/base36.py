@@ -17,7 +17,7 @@ SHORT: Final = 36**11  # what mypyc compares without making an object
 
 
 def digit(char: i32) -> i64:
-    """The value of a character, or -1 where it is no digit; a lower-case letter is none (UMQ-76)."""
+    """The value of a digit, or -1 for another character, as a lower-case letter is (UMQ-76)."""
     if 48 <= char <= 57:
         return i64(char) - 48
     if 65 <= char <= 90:
@@ -44,7 +44,7 @@ def read(text: str, start: i64, end: i64) -> int:
 
 
 def parse(text: str) -> int | None:
-    """The number a text stands for, or None where it is none."""
+    """The number in a text, or None where it is none."""
     pos: i64 = 0
     while pos < len(text):
         if digit(ord(text[pos])) < 0:

@@ -1,4 +1,4 @@
-"""The one face over UMQ, against the hub: topics, queues, calls and services by the hub's methods."""
+"""The adapter for ``polywire.connect``: topics, queues, calls and services by the methods of a hub over UMQ."""
 
 import asyncio
 import datetime as dt
@@ -22,7 +22,7 @@ from polywire.wire.frame import Role
 log = logging.getLogger("polywire.client")
 
 WINDOW: Final = 512
-"""Publications that may be unacknowledged; the hub allows a connection 1000 requests unless told otherwise."""
+"""Publications that may be unacknowledged; by default the hub allows a connection 1000 requests."""
 
 
 class UmqStream:
@@ -53,7 +53,7 @@ class UmqStream:
         )
 
     async def leave(self) -> None:
-        """Want no more."""
+        """End the subscription."""
         self._subscription.leave()
 
 
@@ -101,7 +101,7 @@ class UmqConnection(PeerConnection[Peer]):
             raise _refused(error) from error
 
     async def withdraw(self, service: str) -> None:
-        """Offer it no more."""
+        """Offer a service no longer."""
         await self._hub.unserve(service)
 
     async def call(self, service: str, method: str, body: bytes, options: Options, seconds: float) -> Message:
@@ -125,7 +125,7 @@ class UmqConnection(PeerConnection[Peer]):
         return Message("", found.body, attachments=found.attachments)
 
     async def ping(self) -> None:
-        """There and back."""
+        """Wait for an answer of the hub."""
         await self._hub.whoami()
 
 

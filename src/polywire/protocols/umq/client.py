@@ -90,14 +90,14 @@ def connect(
     ``hello`` and ``attachments`` go with the first message. Without ``hello`` that is the user and password, or the
     token, of the URL, the arguments or the environment, as the hub reads them. Raises ``ConnectFailed``, ``Refused``.
     ``on_disconnect``, perhaps a coroutine function, is called with a ``ConnectionLost`` when the connection ends,
-    unless this side closed it; a peer does not come back.
+    unless this side closed it; a peer does not reconnect.
     """
     address = parse(url, protocol="umq", user=user, password=password, token=token)
 
     async def opened() -> Peer:
         peer = Peer(Role.CLIENT, handler, limits=limits)
-        words = credentials(address) if hello is None else hello
-        await open_peer(peer, address, words, attachments, tls=tls, connect_time=connect_time)
+        payload = credentials(address) if hello is None else hello
+        await open_peer(peer, address, payload, attachments, tls=tls, connect_time=connect_time)
         peer.on_disconnect = on_disconnect
         return peer
 
@@ -174,9 +174,9 @@ def serve(
 
 @dataclass(frozen=True, slots=True)
 class HubMessage:
-    """What was published, or the answer to a call, which has no channel. ``ts``: milliseconds since 1970, UTC.
+    """A message that was published, or the answer to a call, which has no channel.
 
-    An attachment that failed is there as its error.
+    ``ts`` is in milliseconds since 1970, UTC. An attachment that failed is there as its error.
     """
 
     channel: str
@@ -211,7 +211,7 @@ class HubSubscription:
         self.topic = topic
 
     def leave(self) -> None:
-        """Want no more."""
+        """End the subscription."""
         self.topic.leave()
 
     def __aiter__(self) -> Self:
@@ -231,7 +231,7 @@ class HubSubscription:
 
 
 class Responses:
-    """What a streaming service answers, as an async iterator. It raises where the call fails in the end."""
+    """The responses of a streaming service, as an async iterator. It raises if the call fails in the end."""
 
     def __init__(self, topic: Subscription, outcome: Awaitable[Received]) -> None:
         self._topic = topic
@@ -267,12 +267,12 @@ class RemoteHub:
         attachments: Sequence[bytes] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - as in Peer.call
     ) -> None:
-        """Publish to a topic, or put into ``queue/<name>``. Returns when the hub has it safe."""
+        """Publish to a topic, or put into ``queue/<name>``. Returns when the hub has it on disk."""
         payload = publishing(channel, body, headers, content_type, attachments, retain=retain)
         await self.peer.call(payload.text, payload.attachments, timeout=timeout)
 
     async def subscribe(self, pattern: str, *, limit: int = LIMIT) -> HubSubscription:
-        """Hear what is published to a pattern (``*`` one level, a last ``**`` any number), or take from a queue."""
+        """Subscribe to a pattern (``*`` is one level, a last ``**`` any number), or take from a queue."""
         topic = self.peer.subscription(limit=limit)
         try:
             await self._ask(SubscribeTopic(pattern, topic.topic_id, envelope=True))
@@ -293,9 +293,9 @@ class RemoteHub:
         headers: Mapping[str, Header] = NO_HEADERS,
         content_type: str | None = None,
         attachments: Sequence[bytes] = (),
-        timeout: float | None = None,  # noqa: ASYNC109 - the hub is told of it
+        timeout: float | None = None,  # noqa: ASYNC109 - it is sent to the hub
     ) -> HubMessage:
-        """Call a service, whatever protocol it is offered over. A reply whose body failed is ``AttachmentFailed``."""
+        """Call a service of any protocol. A reply whose body failed raises ``AttachmentFailed``."""
         asked = CallService(service, method, _body(body, content_type), _milliseconds(timeout), tuple(headers.items()))
         answer = await self._ask(asked, attachments, timeout)
         reply, rest = await _whole(read_bare_body(answer.text, len(answer.attachments)), answer)
@@ -306,7 +306,7 @@ class RemoteHub:
         return Streamed(self, service, method, _body(body, None), time_limit)
 
     async def serve(self, service: str, handler: ServiceHandler) -> None:
-        """Offer a service. What ``handler`` raises is told to its caller: ``RpcException`` in its own words."""
+        """Offer a service. A failure of ``handler`` is reported to the caller; ``RpcException`` with its text."""
 
         async def answer(request: Request) -> Reply:
             asked = read_request(request.text, len(request.attachments))
@@ -334,7 +334,7 @@ class RemoteHub:
         self._callbacks[service] = number
 
     async def unserve(self, service: str) -> None:
-        """Offer it no more; calls that are under way are still answered."""
+        """Offer a service no longer; calls in progress are still answered."""
         await self._ask(Unserve(service))
         number = self._callbacks.pop(service, None)
         if number is not None:
@@ -368,7 +368,7 @@ class RemoteHub:
 
 
 class Streamed:
-    """A streamed call: begins with ``async with``, and is cancelled where that is left before its end."""
+    """A streamed call: starts with ``async with``, and is cancelled if that is left before its end."""
 
     def __init__(self, hub: RemoteHub, service: str, method: str, body: Body, seconds: float | None) -> None:
         self._hub = hub
@@ -382,7 +382,7 @@ class Streamed:
         payload = write_method(CallService(service, method, body, _milliseconds(seconds), (), topic.topic_id))
         call = self._hub.peer.call(payload.text, payload.attachments, timeout=seconds)
         outcome = asyncio.get_running_loop().create_task(call)
-        outcome.add_done_callback(lambda _: topic.inbox.fail(None))  # behind the D, or where there is none
+        outcome.add_done_callback(lambda _: topic.inbox.fail(None))  # after the D, or where there is none
         self._topic, self._outcome = topic, outcome
         return Responses(topic, outcome)
 

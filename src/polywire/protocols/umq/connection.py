@@ -291,9 +291,15 @@ class IncomingCalls:
 
     def finish(self, frame: Result | CallException) -> None:
         """Note the answer that is about to be sent: one for each request."""
-        if frame.call_id not in self._due:
+        if not self.settle(frame.call_id):
             raise LocalProtocolError(f"no request {frame.call_id} awaits an answer", rule="UMQ-41")
-        self._due.remove(frame.call_id)
+
+    def settle(self, call_id: int) -> bool:
+        """Note an answer that is written without a frame. False where none is due under this id."""
+        if call_id not in self._due:
+            return False
+        self._due.remove(call_id)
+        return True
 
 
 class OutgoingCalls(Generic[Waiter]):
@@ -691,8 +697,13 @@ class Connection(Generic[Waiter, Function]):
 
     @property
     def state(self) -> State:
-        """Where the connection stands."""
+        """The state of the connection."""
         return self.machine.state
+
+    @property
+    def closed(self) -> bool:
+        """Whether an ``F`` was sent or received, or the transport has ended."""
+        return self.machine.state is State.CLOSED
 
     def allow(self, *, max_text: int, max_binary: int) -> None:
         """Hold later messages to other limits: a peer that has proven who it is may send larger ones."""
@@ -704,7 +715,7 @@ class Connection(Generic[Waiter, Function]):
         What comes after the last message is dropped (UMQ-25). Raises ``RemoteProtocolError``, as ``next_event`` does:
         its ``reply`` is the ``F`` to send.
         """
-        if self.machine.state is not State.CLOSED:
+        if not self.closed:
             self._arrived.append(self._decoder.feed(message)[0])
 
     def next_event(self) -> Frame | None:
@@ -742,10 +753,10 @@ class Connection(Generic[Waiter, Function]):
 
     def close(self, code: FatalCode, detail: str = "") -> str | None:
         """The ``F`` to send before the connection is closed (UMQ-97). None where an ``F`` was sent or received."""
-        return None if self.state is State.CLOSED else str(self.send(Fatal(code.value, describe(code, detail))))
+        return None if self.closed else str(self.send(Fatal(code.value, describe(code, detail))))
 
     def time_out(self) -> str | None:
-        """The ``F`` for a peer that took too long, for its handshake or to be heard of (UMQ-137)."""
+        """The ``F`` for a peer whose handshake took too long, or that was silent for too long (UMQ-137)."""
         is_open = self.state is State.OPEN
         return self.close(FatalCode.LIMIT_EXCEEDED, IDLE if is_open else "the handshake took too long")
 

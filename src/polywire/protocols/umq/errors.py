@@ -14,7 +14,7 @@ from polywire import errors
 from polywire.client.errors import ClientError
 
 MAX_CODE: Final = 999_999_999
-"""UMQ-27: a code has at most nine digits; a longer run of digits is taken as words."""
+"""UMQ-27: a code has at most nine digits; a longer run of digits is part of the message."""
 
 
 @unique
@@ -36,7 +36,7 @@ class FatalCode(IntEnum):
 
     @property
     def text(self) -> str:
-        """The meaning in words, as it goes over the wire."""
+        """The meaning as text, as it is sent."""
         return TEXTS[self]
 
 
@@ -57,7 +57,7 @@ TEXTS: Final = {
 
 
 def describe(code: FatalCode, detail: str = "") -> str:
-    """The words behind a code: its meaning and, where there is more to say, a colon and the detail."""
+    """The text for a code: its meaning and, where there is a detail, a colon and the detail."""
     return f"{code.text}: {detail}" if detail else code.text
 
 
@@ -88,12 +88,12 @@ MEANINGS: Final = {
     FatalCode.BAD_REQUEST: (400, "bad-request"),
     FatalCode.FORBIDDEN: (403, "forbidden"),
 }
-"""UMQ-162: the code after HTTP and the tag of an ``E`` that a runtime made and that says no more."""
+"""UMQ-162: the code as in HTTP and the tag of an ``E`` that a runtime made without saying more."""
 
 FAILED: Final = 500
 MAX_RETRY_AFTER: Final = 0xFFFF_FFFF
 TAG: Final = "._~/+-"
-"""What a tag may contain besides ASCII letters and digits; other characters are percent-encoded."""
+"""Characters that a tag may contain besides ASCII letters and digits; other characters are percent-encoded."""
 
 _HEAD: Final = re.compile(r"([A-Za-z0-9._~/+%-]*)(?: ?\(retry after ([0-9]{1,10}) ms\))?: ", re.ASCII)
 
@@ -130,9 +130,9 @@ def read_failure(payload: str) -> Failure:
         meaning = TEXTS.get(number)  # type: ignore[call-overload] # a number that is no code is not found
         if meaning is not None and (message == meaning or message.startswith(f"{meaning}: ")):
             detail = message[len(meaning) + 2 :]
-            inner, words = read_error_text(detail)
+            inner, rest = read_error_text(detail)
             if 400 <= inner <= 599 and detail.startswith(f"{inner} "):
-                return _read(inner, words)._replace(by_runtime=True)
+                return _read(inner, rest)._replace(by_runtime=True)
             code, tag = MEANINGS[FatalCode(number)]
             return Failure(code, tag, detail or message, by_runtime=True)
     return Failure(FAILED, "", payload)
@@ -157,7 +157,7 @@ class RemoteProtocolError(errors.RemoteProtocolError):
 
 
 class MethodError(errors.ProtocolError):
-    """A call that can't be served as it stands; the connection lives on.
+    """A call that can't be served; the connection stays open.
 
     ``code`` is one of the codes of UMQ-96, ``payload`` what the ``E`` that answers the call carries (UMQ-98).
     """

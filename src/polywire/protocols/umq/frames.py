@@ -42,7 +42,7 @@ UNSUBSCRIBE: Final = 85  # U
 WELCOME: Final = 87  # W
 UNSET_ATTRIBUTE: Final = 88  # X
 ATTACHMENT_ERROR: Final = 45  # -
-NOT_HANDLED: Final = 33  # ! (UMQ-156): an E in a later revision's words, read and never written
+NOT_HANDLED: Final = 33  # ! (UMQ-156): what a later revision sends instead of some E; read and never sent
 
 COMMANDS: Final = "-HWFCBRETDUSX"
 READ: Final = "-HWFCBRETDUSX!"
@@ -172,7 +172,7 @@ class TopicClose(Frame):
 @final
 @mypyc_attr(acyclic=True)
 class Unsubscribe(Frame):
-    """The subscriber wants no more of a topic."""
+    """The subscriber ends a topic."""
 
     __match_args__: ClassVar[tuple[str, ...]] = ("topic_id",)
 
@@ -221,7 +221,7 @@ class Attachment(Frame):
 @final
 @mypyc_attr(acyclic=True)
 class AttachmentError(Frame):
-    """Stands in the place of one attachment that could not be delivered, and says why."""
+    """Takes the place of one attachment that could not be delivered, and says why."""
 
     __match_args__: ClassVar[tuple[str, ...]] = ("message", "owner", "index")
 
@@ -275,8 +275,8 @@ class AttachmentQueue:
 class Decoder:
     """Turns the messages of one connection into frames.
 
-    ``max_text`` is in characters and ``max_binary`` in octets, each of one message; ``max_unfinished`` is how many
-    attachments may be announced and not yet there. A frame that has attachments gets an ``ordinal``, 1, 2, …, by which
+    ``max_text`` is in characters and ``max_binary`` in bytes, each of one message; ``max_unfinished`` is how many
+    attachments may be announced and not received yet. A frame with attachments gets an ``ordinal``, 1, 2, …, by which
     the attachments that arrive later name it as their ``owner``.
     """
 
@@ -307,7 +307,7 @@ class Decoder:
         self._max_binary = max_binary
 
     def pending(self) -> int:
-        """How many octets of unfinished messages are held: none, messages come whole."""
+        """How many bytes of unfinished messages are held: none, since messages come whole."""
         return 0
 
     def unfinished(self) -> int:
@@ -335,11 +335,11 @@ class Decoder:
             raise self._wrong("the attachment count does not fit 64 bits", "UMQ-84", 1)
         pos: i64 = colon + 1
         if pos == size:
-            raise self._wrong("no command stands behind the attachment count", "UMQ-15", pos)
+            raise self._wrong("no command follows the attachment count", "UMQ-15", pos)
         command = message[pos]
         if command not in WITH_ATTACHMENTS:
             if command == "A":
-                raise self._wrong("an attachment count stands before another one", "UMQ-85", pos)
+                raise self._wrong("an attachment count follows another one", "UMQ-85", pos)
             if command in READ:
                 raise self._wrong(f"command '{command}' can't have attachments", "UMQ-85", pos)
             raise self._unknown(command, pos)
@@ -406,8 +406,8 @@ class Decoder:
             return Hello(number, message[start:], count, self._announce(count))
         if command == WELCOME:
             return Welcome(number, message[start:], count, self._announce(count))
-        code, words = read_error_text(message[start:])
-        return Fatal(code, words)
+        code, reason = read_error_text(message[start:])
+        return Fatal(code, reason)
 
     def _callback(self, message: str, number: int, start: i64, size: i64, count: i64) -> Frame:
         """UMQ-47: the payload of ``B`` begins with the id of the callback and another separator."""
@@ -429,7 +429,7 @@ class Decoder:
     def _binary(self, message: bytes) -> Frame:
         size: i64 = len(message)
         if size > self._max_binary:
-            reason = f"the binary message has {size} octets, more than the {self._max_binary} allowed"
+            reason = f"the binary message has {size} bytes, more than the {self._max_binary} allowed"
             raise self._limit(reason, "UMQ-133", self._max_binary)
         if not self._queue.take():
             raise self._wrong("a binary message nobody announced", "UMQ-89", 0)
@@ -439,7 +439,7 @@ class Decoder:
         return self._queue.announce(count) if count > 0 else 0
 
     def _separator(self, message: str, start: i64, size: i64, rule: str = "UMQ-78") -> i64:
-        """Where the ``:`` stands that ends the digits at ``start``."""
+        """The position of the ``:`` that ends the digits at ``start``."""
         end = start
         while end < size and digit(ord(message[end])) >= 0:
             end += 1
@@ -448,18 +448,18 @@ class Decoder:
         return end
 
     def _check_text(self, message: str) -> None:
-        """UMQ-01: a transport that decodes UTF-8 gives no such text, but what is behind this may rely on it."""
+        """UMQ-01: transports that decode UTF-8 give no such text; callers may rely on this check all the same."""
         at = _not_text(message)
         if at >= 0:
             raise self._wrong("the text message can't be written as UTF-8", "UMQ-01", at)
 
     def _no_separator(self, message: str, end: i64, size: i64, rule: str = "UMQ-78") -> RemoteProtocolError:
         if end == size:
-            return self._wrong("the message ends before the ':' behind the digits", rule, end)
+            return self._wrong("the message ends before the ':' that follows the digits", rule, end)
         char = message[end]
         if "a" <= char <= "z":
             return self._wrong(f"'{char}' is lower case; base-36 digits are 0-9 and A-Z", "UMQ-76", end)
-        return self._wrong("a character is neither a base-36 digit nor the ':' behind them", rule, end)
+        return self._wrong("a character is neither a base-36 digit nor the ':' that follows them", rule, end)
 
     def _unknown(self, command: str, position: i64) -> RemoteProtocolError:
         reason = f"command '{command}' is none of {COMMANDS}" if command.isprintable() else f"none of {COMMANDS}"

@@ -223,7 +223,7 @@ _ENVELOPE: Final = msgspec.json.Decoder(EnvelopeObject)
 
 
 def decode_json(decoder: msgspec.json.Decoder[T], text: str | msgspec.Raw, what: str, rule: str) -> T:
-    """Decode JSON of a known shape. Whatever is wrong with it is a ``MethodError`` with the words for the peer."""
+    """Decode JSON of a known shape. Anything wrong with it is a ``MethodError``."""
     try:
         return decoder.decode(text)
     except RecursionError:
@@ -243,13 +243,13 @@ def encode_json(value: Any) -> str:
 
 
 def read_json_body(raw: msgspec.Raw, attachments: int, content_type: str | None = None) -> Body:
-    """The body a JSON value stands for; ``content_type``, where given, wins over what the value implies."""
-    octets = bytes(raw)
-    if octets == b"null" and attachments > 0:
+    """The body of a JSON value; ``content_type``, where given, wins over the one that the value implies."""
+    data = bytes(raw)
+    if data == b"null" and attachments > 0:
         return Body(None, content_type)
-    if octets[:1] == b'"':
+    if data[:1] == b'"':
         return Body(decode_json(_STRING, raw, "body", "UMQ-119").encode(), content_type)
-    return Body(octets, content_type or JSON_TYPE)
+    return Body(data, content_type or JSON_TYPE)
 
 
 def write_json_body(body: Body, attachments: Sequence[bytes] = ()) -> tuple[msgspec.Raw, tuple[bytes, ...], str | None]:
@@ -271,7 +271,7 @@ def write_json_body(body: Body, attachments: Sequence[bytes] = ()) -> tuple[msgs
 
 
 def _json_value(data: bytes) -> msgspec.Raw | None:
-    """A body that can stand as the JSON value it is: valid, and not a string, which would lose its quotes."""
+    """The JSON value of a body that can be written as one: valid, and not a string, which would lose its quotes."""
     try:
         value = _RAW.decode(data)
     except (RecursionError, msgspec.MsgspecError):
@@ -320,7 +320,7 @@ def read_method(payload: str, attachments: int = 0) -> Method:
     return read(parts, attachments)
 
 
-def _subscribe(parts: list[msgspec.Raw], attachments: int) -> SubscribeTopic:  # noqa: ARG001 - all readers are alike
+def _subscribe(parts: list[msgspec.Raw], attachments: int) -> SubscribeTopic:  # noqa: ARG001 - all readers have one signature
     options = _options(_SUBSCRIBE_OPTIONS, parts, 3, "UMQ-128") or SubscribeOptions()
     pattern = _name(parts[1], "pattern", "UMQ-112")
     return SubscribeTopic(pattern, read_id(parts[2], "topic id"), options.envelope)
@@ -385,7 +385,7 @@ def read_id(raw: msgspec.Raw, what: str) -> int:
 
 
 def check_id(value: int | str, what: str) -> int:
-    """The id a JSON value stands for."""
+    """The id in a JSON value."""
     number = parse(value) if isinstance(value, str) else value
     if number is None or not 0 <= number <= MAX_NUMBER:
         raise MethodError(f"{what} {shown(value)} is not a number of 64 bits or its base-36 text", rule="UMQ-111")
@@ -419,7 +419,7 @@ def _options(decoder: msgspec.json.Decoder[T], parts: list[msgspec.Raw], at: int
 
 
 def write_method(method: Method, attachments: Sequence[bytes] = ()) -> Payload:
-    """The payload that asks for a method; ``attachments`` go along, behind a body that is one itself.
+    """The payload that asks for a method; ``attachments`` follow a body that is one itself.
 
     Raises ``LocalProtocolError`` for what the hub would refuse.
     """
@@ -470,7 +470,7 @@ def _headers(headers: tuple[tuple[str, Header], ...]) -> dict[str, Header] | Non
 
 
 def _array(parts: list[object], options: Mapping[str, object] | None = None, sent: tuple[bytes, ...] = ()) -> Payload:
-    """The array of a method; options that say nothing are left out, and so is an object of none."""
+    """The array of a method, without options that are None, and without an object of none."""
     said = {key: value for key, value in (options or {}).items() if value is not None}
     return Payload(encode_json([*parts, said] if said else parts), sent)
 
@@ -491,7 +491,7 @@ def write_request(request: ServedRequest, attachments: Sequence[bytes] = ()) -> 
 
 
 def read_envelope(payload: str, attachments: int = 0) -> Envelope:
-    """The enveloped update in the payload of a ``T``; fields it does not know are passed over."""
+    """The enveloped update in the payload of a ``T``; unknown fields are ignored."""
     found = decode_json(_ENVELOPE, payload, "the envelope", "UMQ-128")
     body = read_json_body(found.body, attachments)
     return Envelope(found.channel, body, tuple(found.headers.items()), found.ts)

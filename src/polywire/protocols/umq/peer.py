@@ -299,7 +299,7 @@ class Subscription:
 
     @property
     def name(self) -> str:
-        """The id in base 36, as it stands in messages."""
+        """The id in base 36, as in messages."""
         return write(self.topic_id)
 
     def leave(self) -> None:
@@ -424,8 +424,8 @@ class Topics:
 
     def updated(self, topic_id: int, received: Received) -> None:
         """Deliver a ``T``."""
-        octets = len(received.text) + len(received.attachments) * ATTACHMENT
-        self._subscribed[topic_id].inbox.put(received, octets)
+        size = len(received.text) + len(received.attachments) * ATTACHMENT
+        self._subscribed[topic_id].inbox.put(received, size)
 
     def closed(self, frame: TopicClose) -> None:
         """End what a ``D`` ends."""
