@@ -152,11 +152,11 @@ def test_before_the_login_messages_are_smaller(site: Site) -> None:
     assert peer.say('C1:["publish","a","' + "x" * 900 + '"]') == ["R1:null"]
 
 
-def test_the_limit_is_in_octets(site: Site) -> None:
+def test_the_limit_is_in_bytes(site: Site) -> None:
     peer = UmqPeer(site, limits=Limits(message_size=30))
     text = 'C1:["publish","a","' + "é" * 9 + '"]'
     assert len(text) == 30
-    assert peer.say(text) == ["F0:9 Limit exceeded: the text message has 39 octets, more than the 30 allowed"]
+    assert peer.say(text) == ["F0:9 Limit exceeded: the text message has 39 bytes, more than the 30 allowed"]
     assert peer.faults == {"UMQ-133": 1}
 
 
@@ -177,14 +177,24 @@ def test_the_hub_has_no_callbacks_and_no_subscriptions(site: Site) -> None:
     assert peer.faults == {"UMQ-100": 2}
 
 
+@pytest.mark.rule("UMQ-99", "UMQ-106")
+def test_a_callback_shares_its_ids_with_calls(site: Site) -> None:
+    peer = UmqPeer(site)
+    assert peer.say("B1:5:x", "B1:5:x") == ["E1:2 Callback not found"] * 2
+    assert peer.say('A1:C1:["publish","a",null]', "B1:5:x") == [
+        "F0:3 Protocol error: id 1 is used again before its answer"
+    ]
+    assert peer.wire.closed
+
+
 @pytest.mark.rule("UMQ-140")
 def test_attributes_are_kept_while_the_connection_lives(site: Site) -> None:
     peer = UmqPeer(site)
     assert peer.say("S:name=lamp", "A1:S:icon=png", "S:gone=1", "X:gone", b"\x89") == []
-    attributes = peer.session.attributes
+    attributes = peer.session._connection.attributes
     assert sorted(attributes) == ["icon", "name"]
     assert attributes["icon"].attachments == (b"\x89",)
-    assert list(UmqPeer(site).session.attributes) == []
+    assert list(UmqPeer(site).session._connection.attributes) == []
 
 
 def attributes_of(peer: UmqPeer, reader: UmqPeer) -> str | bytes:

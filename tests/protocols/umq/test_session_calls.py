@@ -323,7 +323,7 @@ def test_the_late_answer_to_a_caller_that_went_away_is_ignored(site: Site) -> No
     peer, caller = serving(site), UmqPeer(site)
     caller.say('C1:["call","lamp","on",""]')
     caller.wire.lose()
-    assert len(peer.session._serving) == 0
+    assert len(peer.session._connection.calls) == 0
     assert peer.say("R1:late") == ['B1:5A:["on",""]']
     assert peer.faults == {"UMQ-100": 1}
     assert not peer.wire.closed
@@ -387,7 +387,7 @@ def test_a_provider_that_does_not_read_gets_no_more(site: Site) -> None:
     (error,) = client.got
     assert isinstance(error, CallError)
     assert error.code == 429
-    assert len(peer.session._serving) == 3
+    assert len(peer.session._connection.calls) == 3
 
 
 @pytest.mark.rule("UMQ-147")

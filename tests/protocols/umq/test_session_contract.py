@@ -58,8 +58,8 @@ def test_whatever_is_said_the_hub_holds(steps: list[tuple[bool, str | bytes]], d
             for answer in peer.hears():
                 decoder.feed(answer)
     for peer in peers:
-        assert peer.session._gathering.held() <= limits.message_size
-        assert peer.session._gathering.held() >= 0
+        assert peer.session._unfinished.held() <= limits.message_size
+        assert peer.session._unfinished.held() >= 0
         if drain:
             peer.session.drain()
             peer.session.goodbye()

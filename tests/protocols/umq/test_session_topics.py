@@ -134,11 +134,11 @@ def test_messages_that_wait_for_attachments_are_bounded_together(site: Site) -> 
     head = '["publish","a",null]'
     said = peer.say(f"A2:C1:{head}", b"x" * 60, f"A1:C2:{head}", b"x" * 41, b"fits")
     assert said == [
-        "E1:9 Limit exceeded: messages that wait for attachments hold more than 100 octets",
+        "E1:9 Limit exceeded: messages that wait for attachments hold more than 100 bytes",
         "R2:null",
     ]
     assert peer.say(*[f"A1:C{n}:{head}" for n in range(1, 7)]) == [
-        "E6:9 Limit exceeded: messages that wait for attachments hold more than 100 octets"
+        "E6:9 Limit exceeded: messages that wait for attachments hold more than 100 bytes"
     ]
     assert peer.say(*[b""] * 6) == [f"R{n}:null" for n in range(1, 6)]
 
