@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from polywire.lazy import exports
 from polywire.registry import FEATURES, WEBSOCKET, Listener, Protocol
-from polywire.wire.frame import Role as Side
 
 if TYPE_CHECKING:
     from polywire.protocols.sabc.bus import HubSubscription, RemoteHub
@@ -33,10 +32,12 @@ if TYPE_CHECKING:
         split,
     )
     from polywire.protocols.sabc.peer import Failure, Later, Limits, Peer, Reply, Request, Truncated
+    from polywire.wire.frame import Role as Side
 else:
     __getattr__, __dir__ = exports(
         __name__,
         {
+            "..wire.frame": "Role:Side",
             "bus": "HubSubscription RemoteHub",
             "client": "connect serve",
             "connection": "Connection Session State new_session_id",

@@ -6,12 +6,11 @@ are built on.
 
 from typing import TYPE_CHECKING
 
-from polywire.client.errors import AttachmentFailed
 from polywire.lazy import exports
 from polywire.registry import FEATURES, WEBSOCKET, Listener, Protocol
-from polywire.wire.frame import Role
 
 if TYPE_CHECKING:
+    from polywire.client.errors import AttachmentFailed
     from polywire.protocols.umq.client import HubMessage, HubRequest, HubSubscription, RemoteHub, connect, serve
     from polywire.protocols.umq.connection import (
         Attribute,
@@ -61,10 +60,13 @@ if TYPE_CHECKING:
         Request,
         Subscription,
     )
+    from polywire.wire.frame import Role
 else:
     __getattr__, __dir__ = exports(
         __name__,
         {
+            "..client.errors": "AttachmentFailed",
+            "..wire.frame": "Role",
             "client": "HubMessage HubRequest HubSubscription RemoteHub connect serve",
             "connection": (
                 "Attribute Attributes Callbacks Connection IncomingCalls Machine OutgoingCalls Publications "
