@@ -45,7 +45,7 @@ def test_any_frames_are_answered_or_end_the_connection(make: object, sent: list[
     written = client.wire.taken()
     if make is stream:
         assert not [frame for frame in client.decoder.feed(written) if isinstance(frame, Discarded)]
-    assert len(client.sabc._assembly) <= 3
+    assert len(client.sabc._connection._assembly) <= 3
     site.clock.advance(100)
     client.wire.lose()
     assert list(site.hub.clients) == [witness.wire.client.number]

@@ -175,7 +175,7 @@ def test_all_unfinished_messages_together_are_bounded() -> None:
     client.raw("MESSAGE\nsession-id::@@\nmsg-id::0\n\nend\n\n^@")
     client.raw("MESSAGE\nsession-id::@@\nmsg-id::1\n\nend\n\n^@")
     assert other.messages()
-    assert len(client.sabc._assembly) <= 1
+    assert len(client.sabc._connection._assembly) <= 1
 
 
 @pytest.mark.rule("SABC-108")

@@ -97,6 +97,6 @@ def test_the_unfinished_are_bounded_here_too() -> None:
         frame = f"MESSAGE\nsession-id::{session}\nmsg-id::{number}\nmsg-more::yes\ndestination::a\n\n" + "x" * 800
         client.wire.feed(wire(frame))
     assert client.wire.taken().count(b"error-code::429") == 2
-    assert len(client.sabc._assembly) == 2
+    assert len(client.sabc._connection._assembly) == 2
     client.wire.lose()
     assert not client.site.hub.clients

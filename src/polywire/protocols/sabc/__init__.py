@@ -116,17 +116,5 @@ PROTOCOL = Protocol(
     bus="bus:connect",
     decoder="decoder:Decoder",
     decoder_options=_decoder_options,
-    hot=(
-        "headers",
-        "frames",
-        "decoder",
-        "connection",
-        "translation",
-        "line",
-        "subscriptions",
-        "calls",
-        "answers",
-        "requests",
-        "session",
-    ),
+    hot=("headers", "frames", "decoder", "connection", "delivery", "session"),
 )

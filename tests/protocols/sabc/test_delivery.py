@@ -4,7 +4,7 @@ import pytest
 
 from polywire.hub.channels import ANY
 from polywire.hub.message import Date, Message
-from polywire.protocols.sabc.translation import MAX_DESTINATIONS, _destinations
+from polywire.protocols.sabc.delivery import MAX_DESTINATIONS, _destinations
 from tests.protocols.sabc.clients import Speaker, value
 from tests.sessions import Site
 

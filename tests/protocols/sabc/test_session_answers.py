@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from polywire.protocols.sabc.answers import KEPT, Answers
+from polywire.protocols.sabc.delivery import Line
 from polywire.protocols.sabc.frames import Whole
-from polywire.protocols.sabc.line import Line
+from polywire.protocols.sabc.session import KEPT, Answers
 from tests.protocols.sabc.clients import Speaker
 from tests.sessions import Site
 
