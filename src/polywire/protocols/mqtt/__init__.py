@@ -127,7 +127,7 @@ PROTOCOL = Protocol(
             "serve",
         }
     ),
-    bus="polywire.client.over_mqtt:connect",
+    bus="bus:connect",
     decoder="frames:Decoder",
     decoder_options=lambda role, _capture: {"role": role, "max_packet_before_connect": 1 << 28},
     hot=(

@@ -1,7 +1,7 @@
-"""The one face over MQTT: topics, retained messages, queues and calls, with the QoS of the connection's settings.
+"""``polywire.connect`` over MQTT: topics, retained messages, queues and calls, with the QoS of the settings.
 
-Whoever takes from a queue has a connection of its own: MQTT gives a message back only when its connection ends, and
-wants acknowledgements in order, so that a job that takes long would hold everything else up.
+Each consumer of a queue has a connection of its own: an MQTT message goes back to its queue only when its connection
+ends, and acknowledgements must be in order, so a job that takes long would hold up everything else.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class MqttAdapter(Adapter):
         return self.publish(QUEUE + queue, body, options)
 
     async def consume(self, queue: str, limit: int) -> Source[Message]:
-        """Take from a queue. A message is its consumer's once that has acknowledged it."""
+        """Take from a queue. A message leaves the queue when its consumer has acknowledged it."""
         name = topic_filter(QUEUE + queue)
         client = _client(self.client.address, self._settings.quiet(), None)
         consumer = Consumer(client, self._consumers)
@@ -88,11 +88,11 @@ class MqttAdapter(Adapter):
         return serving
 
     async def ping(self) -> None:
-        """A round trip to the server and back."""
+        """Send a PINGREQ and wait for its answer."""
         await self.client.ping()
 
     async def close(self) -> None:
-        """Leave nothing behind."""
+        """Close everything that was opened on this bus."""
         try:
             consumers, services = list(self._consumers), list(self._services.values())
             await asyncio.gather(*[each.close() for each in consumers], *[each.close() for each in services])
@@ -112,7 +112,7 @@ class Consumer:
         consumers.add(self)
 
     async def begin(self, name: str, qos: int, limit: int) -> None:
-        """Ask for messages."""
+        """Subscribe to the queue."""
         self._deliveries = await self._client.consume(name, qos=qos, limit=limit)
 
     async def __anext__(self) -> Message:
@@ -129,20 +129,20 @@ class Consumer:
         )
 
     async def close(self) -> None:
-        """Want no more; what was not acknowledged goes to somebody else."""
+        """Take no more; what was not acknowledged goes to another consumer."""
         self._consumers.discard(self)
         await self._client.close()
 
 
 async def connect(address: Address, settings: Settings) -> MqttAdapter:
-    """A connected adapter. With a client id the server keeps the session while we are away."""
+    """A connected adapter. With a client id the server keeps the session while the client is away."""
     client = _client(address, settings, settings.client_id)
     await client.start()
     return MqttAdapter(client, settings)
 
 
 def topic_filter(pattern: str) -> str:
-    """A pattern as MQTT writes it: ``+`` for ``*``, a last ``#`` for ``**``."""
+    """A pattern as a topic filter: ``+`` for ``*``, a last ``#`` for ``**``."""
     if "+" in pattern or "#" in pattern:
         require("a name with + or #", "mqtt")
     if "*" not in pattern:
