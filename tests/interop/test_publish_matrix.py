@@ -7,8 +7,8 @@ import pytest
 
 from polywire.protocols import mqtt
 from polywire.protocols.fmqp import Publication, Subscription
+from polywire.protocols.fmqp.delivery import MESSAGES
 from polywire.protocols.fmqp.frames import decode_count
-from polywire.protocols.fmqp.info import MESSAGES
 from tests.hub_process import HubProcess, running_hub
 from tests.interop.speaker import RefusedError, WebSocketWire
 from tests.interop.speakers import PROTOCOLS, VARIANTS, speak

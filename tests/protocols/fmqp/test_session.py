@@ -8,6 +8,7 @@ from polywire.hub.message import Message
 from polywire.hub.names import name_cost
 from polywire.hub.peer import Limits
 from polywire.hub.refusal import Refused
+from polywire.protocols.fmqp.delivery import CLIENTS, MESSAGES, BrokerInfo
 from polywire.protocols.fmqp.frames import (
     CACHE,
     DEBUG,
@@ -20,7 +21,6 @@ from polywire.protocols.fmqp.frames import (
     decode_count,
     encode,
 )
-from polywire.protocols.fmqp.info import CLIENTS, MESSAGES, BrokerInfo
 from polywire.protocols.fmqp.session import FmqpSession
 from polywire.wire.frame import Frame
 from tests.hub.links import FakeLink, Recorder

@@ -59,6 +59,7 @@ PROTOCOL = Protocol(
     hot=(
         "frames",
         "connection",
+        "delivery",
         "session",
     ),
 )

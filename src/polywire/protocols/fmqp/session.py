@@ -1,7 +1,7 @@
 """FMQP on the hub's side of one connection: packets in, hub operations, packets out.
 
-Plain publications go through as they are, in runs; everything else is looked at packet by packet. FMQP has no words
-for errors: what is wrong or not allowed is discarded and counted.
+Plain publications are forwarded verbatim, in runs; everything else is handled packet by packet. FMQP has no error
+packet: what is wrong or not allowed is discarded and counted.
 """
 
 from typing import Final, cast, final
@@ -10,115 +10,39 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from polywire.hub.access import Identity
-from polywire.hub.channels import ANY, from_stars, to_stars
+from polywire.hub.channels import ANY, from_stars
 from polywire.hub.client import Client
-from polywire.hub.demand import Watcher
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Message
 from polywire.hub.names import name_cost
-from polywire.hub.outbox import Outbox
 from polywire.hub.peer import Limits, Login, Peer, Refusal
-from polywire.hub.queues import Consumer, Delivery
-from polywire.hub.routes import Route, Subscription
+from polywire.hub.routes import Route
 from polywire.hub.runs import Runs
+from polywire.protocols.fmqp.connection import Connection
+from polywire.protocols.fmqp.delivery import SLOW_READER, FmqpConsumer, FmqpSubscription, FmqpWatcher
 from polywire.protocols.fmqp.frames import (
     CACHE,
-    FEEDBACK,
     LAST_WILL,
     SUBSCRIPTION,
-    Decoder,
     Publication,
     Unsubscription,
-    encode_count,
     forwarded,
     is_service,
     locate,
     publications_in,
 )
 from polywire.protocols.fmqp.frames import Subscription as Subscribe
-from polywire.wire.frame import Discarded, Frame, Run
+from polywire.wire.frame import Discarded, Frame, Role, Run
 
-PROTOCOL: Final = "fmqp"
 TOO_LARGE: Final = "FMQP-52"
-EMPTY: Final = "empty"
-SLOW_READER: Final = "slow-reader"
-UNENCODABLE: Final = "unencodable"
-
-
-@final
-class FmqpSubscription(Subscription):
-    """A topic somebody on FMQP listens to."""
-
-    def __init__(self, pattern: str, client: Client, *, counted: bool) -> None:
-        super().__init__(pattern, client.outbox, client.number, protocol=client.protocol, dollar=True, counted=counted)
-        self.client: Final = client
-
-    def deliver(self, message: Message) -> None:
-        """Write the message as a publication. FMQP-72: one without a body is not forwarded."""
-        if not message.body:
-            return
-        key = self.client.protocol * 16  # forms of other protocols have other numbers
-        data = message.encoded.get(key)
-        if data is None:
-            data = forwarded(to_stars(message.channel), message.body, CACHE if message.retain else 0) or b""
-            message.encoded[key] = data
-        octets = cast("bytes", data)
-        counters = self.client.counters
-        if not octets:
-            counters.drop(UNENCODABLE)
-        elif self.client.outbox.offer(octets):
-            counters.messages_out += 1
-        else:
-            counters.drop(SLOW_READER)
-            self.client.outbox.count_dropped(message.channel, 1)
-
-
-@final
-class FmqpWatcher(Watcher):
-    """Somebody on FMQP who watches the demand for topics."""
-
-    def __init__(self, pattern: str, outbox: Outbox) -> None:
-        super().__init__(pattern)
-        self._outbox: Final = outbox
-
-    def demand(self, topic: str, subscribers: int) -> None:
-        """FMQP-64: the number of subscribers, or an empty body where none is left."""
-        body = encode_count(subscribers) if subscribers else b""
-        data = forwarded(to_stars(topic), body, FEEDBACK)
-        if data is not None:
-            self._outbox.offer(data)
-
-
-@final
-class FmqpConsumer(Consumer):
-    """Somebody on FMQP who takes from a queue. FMQP has no acknowledgements: what was written is taken."""
-
-    def __init__(self, client: Client) -> None:
-        super().__init__()
-        self._client: Final = client
-
-    def room(self) -> bool:
-        """Whether the client keeps up."""
-        return self._client.outbox.takes_queued()
-
-    def take(self, delivery: Delivery) -> None:
-        """Write the message and call it done."""
-        message = delivery.message
-        data = forwarded(QUEUE_PREFIX + self.queue.name, message.body, 0)
-        if data is not None and message.body:
-            self._client.outbox.push(data)
-            self._client.counters.messages_out += 1
-        else:
-            self._client.counters.drop(EMPTY if data is not None else UNENCODABLE)
-        delivery.ack()
 
 
 @final
 class FmqpRuns(Runs):
-    """What FMQP's publications look like."""
+    """Where the parts of FMQP's publications are, for the journal."""
 
     def locate(self, data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
-        """Where their topics and bodies stand."""
+        """Write where their topics and bodies are."""
         locate(data, start, end, base, places)
 
 
@@ -130,7 +54,7 @@ class FmqpSession:
         self._hub: Final = hub
         self._client: Final = client
         self._peer: Final = peer
-        self._decoder: Final = Decoder(max_body=limits.message_size)
+        self._connection: Final = Connection(Role.SERVER, max_body=limits.message_size)
         self._message_size: Final = limits.message_size
         self._max_wills: Final = limits.wills
         self._max_wills_size: Final = limits.wills_size
@@ -144,7 +68,7 @@ class FmqpSession:
         peer.login(Login(), self._identified)
 
     def _identified(self, who: Identity | Refusal) -> None:
-        """FMQP-03: the certificate or the listener has told who the client is."""
+        """FMQP-03: the certificate or the listener identifies the client."""
         if isinstance(who, Refusal):
             self._client.counters.fault("login")
             self._peer.close()
@@ -156,57 +80,59 @@ class FmqpSession:
         """Handle what the peer has sent."""
         client = self._client
         client.counters.octets_in += len(data)
-        if not self._accepting():
+        if self._is_draining():
             return
         self._now = self._hub.clock()
         view = self._hub.view(client)
-        items = self._decoder.feed_runs(data, view.current(), view.resolve)
+        connection = self._connection
+        connection.receive(data, view.current(), view.resolve)
         version = self._hub.table.changes
         recorder = self._hub.recorder
-        for item in items:
-            if not self._accepting():
-                break  # a signal in this very chunk: what stands behind it is not accepted any more
-            if isinstance(item, Run):
-                client.counters.received += item.count
+        while not self._is_draining():  # a signal in this chunk: what follows it is not accepted
+            event = connection.next_event()
+            if event is None:
+                break
+            if isinstance(event, Run):
+                client.counters.received += event.count
                 # A subscription earlier in this chunk may have changed the routes the scanner found.
-                self._run(item, same=self._hub.table.changes == version)
+                self._run(event, same=self._hub.table.changes == version)
             else:
                 if recorder is not None:
                     self._runs.record(recorder, self._now)
-                self._frame(item)
+                self._frame(event)
         if recorder is not None:
             self._runs.record(recorder, self._now)
 
     def lost(self) -> None:
-        """The connection has ended, for whatever reason."""
+        """The connection has ended."""
         self._consumers.clear()
         self._hub.leave(self._client)
 
     def drain(self) -> None:
-        """The hub is going down: take no more messages. FMQP has no words for it."""
+        """The hub is shutting down: accept no more messages. FMQP has no message for it."""
         self._draining = True
 
     def pending(self) -> int:
         """How many bytes of an unfinished message are held."""
-        return self._decoder.pending()
+        return self._connection.pending()
 
     def no_room(self, reason: str) -> None:
-        """FMQP-81: FMQP has no words for it."""
+        """FMQP-81: FMQP has no message for it."""
 
     def busy(self) -> bool:
-        """Nothing is ever to be answered or acknowledged here."""
+        """FMQP has no answers and no acknowledgements."""
         return False
 
-    def goodbye(self, *, expired: bool = False) -> None:  # noqa: ARG002 - FMQP has no words for either
+    def goodbye(self, *, expired: bool = False) -> None:  # noqa: ARG002 - FMQP has no message for either
         """Close."""
         self._peer.close()
 
     def timed_out(self) -> None:
-        """Close: FMQP has no words for it."""
+        """Close: FMQP has no message for it."""
         self._peer.close()
 
-    def _accepting(self) -> bool:
-        return not self._draining
+    def _is_draining(self) -> bool:
+        return self._draining  # asked again after each event, which may have changed it
 
     def _run(self, run: Run, *, same: bool) -> None:
         client = self._client
@@ -257,16 +183,13 @@ class FmqpSession:
     def _publish(self, frame: Publication) -> None:
         client = self._client
         topic = frame.topic
-        if frame.feedback:
-            self._hub.fault(client, "FMQP-31", "a publication with the feedback flag", frame.body)
-            return
         if is_service(topic) and not frame.last_will:
             self._hub.signal(topic, client)
             return
         channel = from_stars(topic, rest=False)
         message = Message(channel, frame.body, retain=frame.cache, time=self._now, origin=client.number)
         if frame.body and frame.flags & ~(CACHE | LAST_WILL):
-            # FMQP-53: subscribers get the publisher's flags, those without a meaning too.
+            # FMQP-53: subscribers get the publisher's flags, even those without a meaning.
             message.encoded[client.protocol * 16] = forwarded(topic, frame.body, frame.flags & ~LAST_WILL) or b""
         if frame.last_will:
             self._leave_will(message)
