@@ -110,11 +110,7 @@ PROTOCOL = Protocol(
         "frames",
         "filters",
         "connection",
-        "bridge",
-        "outgoing",
-        "receivers",
-        "places",
-        "subscribing",
+        "delivery",
         "session",
     ),
 )
