@@ -74,10 +74,7 @@ PROTOCOL = Protocol(
     capture="message",
     hot=(
         "frames",
-        "failures",
-        "publisher",
-        "outgoing",
-        "incoming",
+        "delivery",
         "session",
     ),
 )

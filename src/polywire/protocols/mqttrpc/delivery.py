@@ -1,6 +1,6 @@
-"""Calls from the hub's other protocols to services on MQTT: Requests published, Responses waited for.
+"""What the hub publishes on service topics: calls to services on MQTT, and errors as RPC over MQTT has them.
 
-To the hub's services the subscribers of a service's topic are one provider.
+To the hub's services, the subscribers of a service's topic are one provider: Requests are published, Responses awaited.
 """
 
 from collections import OrderedDict
@@ -12,19 +12,104 @@ from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
-from polywire.hub.services import END, Call, CallError, Provider
+from polywire.hub.outbox import Nowhere, Outbox
+from polywire.hub.services import END, HIGHEST_CODE, LOWEST_CODE, Call, CallError, Provider, service_error
 from polywire.protocols.mqttrpc.connection import ClientCalls, CorrelationIds, UnknownWarnings
-from polywire.protocols.mqttrpc.errors import NO_METHOD, OVERLOADED, TOO_LARGE, LocalProtocolError
-from polywire.protocols.mqttrpc.failures import call_error, refusal
-from polywire.protocols.mqttrpc.frames import MAX_TIMEOUT, Request, Response, from_seconds
-from polywire.protocols.mqttrpc.publisher import TopicPublisher
+from polywire.protocols.mqttrpc.errors import (
+    FAILURES,
+    HANDLER_FAILED,
+    HUB_ERROR,
+    NO_METHOD,
+    OVERLOADED,
+    TOO_LARGE,
+    Failure,
+    LocalProtocolError,
+)
+from polywire.protocols.mqttrpc.frames import (
+    MAX_TIMEOUT,
+    MAX_UINT32,
+    ErrorData,
+    Request,
+    Response,
+    encode,
+    from_seconds,
+)
 from polywire.protocols.mqttrpc.service import Shape, parse_type_url, service_topic
+from polywire.wire.frame import Frame
 
+PROTOCOL: Final = "mqttrpc"
 MAX_CALLS: Final = 65_536
 SERVICES_REMEMBERED: Final = 1024
-"""How many of the services called lately are listened to for Responses that come too late."""
+"""How many of the services called last are still checked for late Responses."""
 
 UNKNOWN: Final = "unknown-correlation-id"
+UNAVAILABLE: Final = "Not available, please try again."
+
+
+def error_data(error: CallError) -> ErrorData:
+    """The error data for a caller on MQTT.
+
+    MQTTRPC-109: a service's error keeps its code, tag, text and time. MQTTRPC-49: the text of one from 500 on that has
+    no tag could reveal internals (MQTTRPC-66), and is replaced. The hub's own errors have the table's text.
+    """
+    code = error.code if LOWEST_CODE <= error.code <= HIGHEST_CODE else HANDLER_FAILED.code
+    retry_after = min(max(error.retry_after, 0), MAX_UINT32)
+    if not error.from_hub and error.tag != HANDLER_FAILED.tag and (error.tag or code < HANDLER_FAILED.code):
+        return ErrorData(code, error.tag, error.text, retry_after)
+    if code == HANDLER_FAILED.code:
+        return ErrorData(code, HANDLER_FAILED.tag, HANDLER_FAILED.user_message, retry_after)
+    if error.from_hub:
+        for failure in FAILURES:
+            if failure.code == code and failure.tag == error.tag:
+                return ErrorData(code, failure.tag, failure.user_message, retry_after or failure.retry_after)
+        if code < HANDLER_FAILED.code:
+            return ErrorData(code, error.tag, error.text, retry_after)
+    return ErrorData(code, error.tag, UNAVAILABLE if code == 503 else HANDLER_FAILED.user_message, retry_after)
+
+
+def failed_call(correlation_id: int, error: CallError) -> Response:
+    """The Response that ends a call of a caller on MQTT."""
+    data = error_data(error)
+    return hub_response(correlation_id, data) if error.from_hub else Response(correlation_id, "", None, data, True)
+
+
+def hub_response(correlation_id: int, data: ErrorData) -> Response:
+    """MQTTRPC-110: a Response with an error of the hub itself; its body tells it from a service's."""
+    return Response(correlation_id, HUB_ERROR, b"", data, True)
+
+
+def refused(correlation_id: int, failure: Failure) -> Response:
+    """The Response to a Request that the hub refuses."""
+    return hub_response(correlation_id, ErrorData(failure.code, failure.tag, failure.user_message, failure.retry_after))
+
+
+def call_error(data: ErrorData) -> CallError:
+    """The error of a service on MQTT, for a caller in the hub."""
+    return service_error(data.code, data.tag, data.user_message, data.retry_after)
+
+
+def refusal(failure: Failure) -> CallError:
+    """One of the table's failures as the hub's error."""
+    return CallError(failure.code, failure.tag, failure.user_message, failure.retry_after)
+
+
+@final
+class TopicPublisher:
+    """Publishes Requests and Responses for the hub. Its ``client`` has no connection, and may do everything."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub: Final = hub
+        number = [counters.protocol for counters in hub.counters].index(PROTOCOL)
+        self.client: Final[Client] = hub.client(number, Outbox(Nowhere(), hub.flusher))
+
+    def publish(self, topic: str, frame: Frame) -> bool:
+        """Publish a Request or a Response. False if it can't be written: it is too large for MQTT."""
+        try:
+            payload = encode(frame)
+        except LocalProtocolError:
+            return False
+        self._hub.publish(Message(topic, payload, time=self._hub.clock(), origin=self.client.number), self.client)
+        return True
 
 
 @final
@@ -48,7 +133,7 @@ class TopicProvider(Provider):
         return len(self._open)
 
     def reaches(self, service: str) -> bool:
-        """Whether somebody listens on exactly the service's topic; who listens to everything is no service."""
+        """Whether exactly the service's topic has a subscriber; a subscription with a wildcard is no service."""
         try:
             topic = service_topic(service)
         except LocalProtocolError:
@@ -56,7 +141,7 @@ class TopicProvider(Provider):
         return self._hub.demand.count(topic) > 0
 
     def knows(self, service: str) -> bool:
-        """Whether Responses on the service's topic are looked at: it is being called, or was lately."""
+        """Whether Responses on the service's topic are decoded: it is being called, or was called lately."""
         return service in self._by_service or service in self._lately
 
     def request(self, call: Call, message: Message, *, last: bool) -> None:
@@ -69,18 +154,18 @@ class TopicProvider(Provider):
         try:
             self._calls.send(request)
         except LocalProtocolError:
-            return  # behind the last one
+            return  # after the last one
         self._publish(call, request)
 
-    def cancel(self, call: Call, error: CallError) -> None:  # noqa: ARG002 - RPC over MQTT has no words for it
-        """Wait no more. The service goes on until its own deadline; what it answers is unknown then."""
+    def cancel(self, call: Call, error: CallError) -> None:  # noqa: ARG002 - RPC over MQTT can't cancel
+        """Stop waiting. The service works until its own deadline; its answer is unknown by then."""
         self._forget(call)
 
     def response(self, service: str, response: Response, client: Client) -> None:
-        """A Response was heard on the service's topic."""
+        """A Response was published on the service's topic."""
         call = self._open.get(response.correlation_id)
         if call is None or call.service != service:
-            self._unheard_of(service, response.correlation_id)
+            self._unknown(service, response.correlation_id)
             return
         if self._hub.forbids(client, SERVE, service) is not None:
             return
@@ -99,7 +184,7 @@ class TopicProvider(Provider):
             self._hub.services.reply(call, END, last=True)
 
     def deserted(self, topic: str) -> None:
-        """Nobody subscribes to the topic, or pattern, any more: calls that nobody hears now have failed."""
+        """The topic, or pattern, has no subscriber any more: calls that nobody receives now have failed."""
         services = [topic[1:]] if is_literal(topic) else list(self._by_service)
         for service in services:
             calls = self._by_service.get(service)
@@ -148,15 +233,15 @@ class TopicProvider(Provider):
                 self._lately.popitem(last=False)
             self._lately[service] = None
 
-    def _unheard_of(self, service: str, number: int) -> None:
-        """MQTTRPC-15: count a Response nobody here waits for, and log it now and then."""
+    def _unknown(self, service: str, number: int) -> None:
+        """MQTTRPC-15: count a Response that no call waits for, and log it at most once a minute."""
         self._publisher.client.counters.drop(UNKNOWN)
         self._warnings.add(number, service_topic(service), self._hub.monotonic() / 1e9)
 
 
 @final
 class _Desertions(Watcher):
-    """Hears when a service topic loses its last subscriber."""
+    """Reports when a service topic loses its last subscriber."""
 
     def __init__(self, provider: TopicProvider) -> None:
         super().__init__(f"/{ANY}")

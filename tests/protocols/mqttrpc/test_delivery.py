@@ -7,8 +7,8 @@ import pytest
 from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.message import Message
 from polywire.hub.services import CallError, service_error
+from polywire.protocols.mqttrpc.delivery import SERVICES_REMEMBERED, UNKNOWN, TopicProvider
 from polywire.protocols.mqttrpc.frames import ErrorData, Request, Response, TimeoutUnit
-from polywire.protocols.mqttrpc.outgoing import SERVICES_REMEMBERED, UNKNOWN, TopicProvider
 from polywire.wire.frame import Frame
 from tests.protocols.mqttrpc.parties import BridgedSite, MqttClient, SessionCaller, SessionProvider
 

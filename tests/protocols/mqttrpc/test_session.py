@@ -7,10 +7,10 @@ from polywire.hub.message import Message
 from polywire.hub.peer import Limits
 from polywire.hub.refusal import Refused
 from polywire.hub.services import Call, CallError, service_error
+from polywire.protocols.mqttrpc.delivery import error_data
 from polywire.protocols.mqttrpc.errors import FAILURES, Failure
-from polywire.protocols.mqttrpc.failures import error_data
 from polywire.protocols.mqttrpc.frames import ErrorData, Request, Response, TimeoutUnit, encode
-from polywire.protocols.mqttrpc.incoming import ONE_REQUEST, STREAMS_REMEMBERED, TopicRequests
+from polywire.protocols.mqttrpc.session import ONE_REQUEST, STREAMS_REMEMBERED, TopicRequests
 from polywire.wire.frame import Frame
 from tests.protocols.mqttrpc.parties import BridgedSite, MqttClient, SessionCaller, SessionProvider
 
