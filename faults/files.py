@@ -4,8 +4,8 @@ import random
 from pathlib import Path
 
 from polywire.journal.compaction import PART_SUFFIX
-from polywire.journal.index import Entry, read_index
-from polywire.journal.segments import ARROW, INDEX, STATE, choose_segments, segment_name
+from polywire.journal.files import ARROW, INDEX, STATE, choose_segments, segment_name
+from polywire.journal.format import Entry, read_index
 from polywire.journal.snapshots import UNFINISHED
 
 

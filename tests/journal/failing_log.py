@@ -4,8 +4,7 @@ import errno
 import threading
 from pathlib import Path
 
-from polywire.journal.encoding import EncodedBatch
-from polywire.journal.log import Log
+from polywire.journal.log import EncodedBatch, Log
 
 SECONDS = 20.0
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from polywire.hub.client import Client
 from polywire.hub.message import Message
 from polywire.hub.recorder import Recorder
-from polywire.journal.batches import BatchMaker
+from polywire.journal.committer import BatchMaker
 from polywire.journal.schema import PLAIN_SCHEMA
 from tests.sessions import Site
 

@@ -1,21 +1,24 @@
 """Rows by column: what is appended comes out as Arrow's columns, whatever it has in common with its neighbours."""
 
 import random
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from polywire.journal.batches import LARGEST_CONSTANT, BatchMaker
+from polywire.journal import kinds
 from polywire.journal.columns import Columns
+from polywire.journal.committer import LARGEST_CONSTANT, BatchMaker
 from polywire.journal.kinds import ACK, CONNECT, KINDS, NO_PROTOCOL, PUBLISH
-from polywire.journal.schema import SCHEMA
+from polywire.journal.schema import CODED, PLAIN_SCHEMA, SCHEMA, protocol_values
 from polywire.protocols.fmqp.frames import Publication, encode
 from polywire.protocols.fmqp.frames import locate as locate_fmqp
 from polywire.protocols.mqtt.frames import Publish
 from polywire.protocols.mqtt.frames import encode as encode_mqtt
 from polywire.protocols.mqtt.frames import locate as locate_mqtt
-from polywire.registry import by_name, names
+from polywire.registry import built_in, built_in_names, by_name, names
 
 UMQ, FMQP = by_name("umq").code, by_name("fmqp").code
 TIME = 1_700_000_000_000_000_000
@@ -182,3 +185,31 @@ def test_whatever_is_appended_comes_out_again() -> None:
             body,
         )
         assert [row[name] for name in texts] == [word or None for word in words]
+
+
+def test_each_kind_has_its_place_as_its_code() -> None:
+    assert [getattr(kinds, name.upper()) for name in kinds.KINDS] == list(range(len(kinds.KINDS)))
+
+
+def test_the_stored_codes_of_protocols_never_change() -> None:
+    assert built_in_names() == ("umq", "micromsg", "fmqp", "mqtt", "mqttrpc", "sabc", "http")
+    assert protocol_values(built_in_names()).to_pylist() == list(built_in_names())
+    assert all(built_in_names()[each.code] == each.name for each in built_in())
+
+
+def test_no_two_flags_share_a_bit() -> None:
+    bits = [value for name, value in vars(kinds).items() if name.endswith(("_FLAG", "_MASK"))]
+    assert sum(bits) == 2047
+    assert kinds.QOS_MASK == 3 << kinds.QOS_SHIFT
+
+
+def test_readers_see_the_stored_columns_with_text_in_place_of_codes() -> None:
+    assert PLAIN_SCHEMA.names == SCHEMA.names
+    assert {name for name in SCHEMA.names if SCHEMA.field(name).type != PLAIN_SCHEMA.field(name).type} == set(CODED)
+    assert SCHEMA.metadata == {b"polywire.journal": b"1"}
+
+
+def test_the_constants_come_without_arrow() -> None:
+    check = "import sys, polywire, polywire.journal.kinds; sys.exit('pyarrow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", check], check=False)  # noqa: S603 - our own text
+    assert done.returncode == 0

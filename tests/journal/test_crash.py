@@ -13,9 +13,8 @@ import pytest
 
 import polywire.journal
 from polywire.journal import Log
-from polywire.journal.batches import BatchMaker
-from polywire.journal.housekeeping import Housekeeping
-from polywire.journal.retention import KeepLimits
+from polywire.journal.committer import BatchMaker
+from polywire.journal.housekeeping import Housekeeping, KeepLimits
 from polywire.journal.snapshots import newest, state_of
 from polywire.journal.verify import verify
 from tests.journal.recording import MQTT, Recording
@@ -104,7 +103,7 @@ from polywire.memory import leave_out_pandas
 leave_out_pandas()  # as in the processes that a hub starts
 folder, what, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 from polywire.journal import compaction, housekeeping, snapshots
-from polywire.journal.retention import KeepLimits
+from polywire.journal.housekeeping import KeepLimits
 
 steps = 0
 

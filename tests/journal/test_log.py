@@ -11,8 +11,8 @@ import pytest
 from pyarrow import ipc
 
 from polywire.journal.errors import JournalLocked
-from polywire.journal.index import ENTRY_OCTETS, MAGIC, read_index
-from polywire.journal.lock import writer_alive
+from polywire.journal.files import writer_alive
+from polywire.journal.format import ENTRY_OCTETS, MAGIC, read_index
 from polywire.journal.log import Log
 from tests.journal.rows import NODE, SECOND, START, rows
 

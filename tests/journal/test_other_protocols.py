@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 import polywire.journal
-from polywire.journal import lost_head
-from polywire.journal.batches import BatchMaker
+from polywire.journal import format as format_module
 from polywire.journal.columns import Columns
+from polywire.journal.committer import BatchMaker
 from polywire.journal.compaction import compact, compactable
-from polywire.journal.head import make_head
+from polywire.journal.format import find_head, make_head
 from polywire.journal.kinds import NO_PROTOCOL, PUBLISH
 from polywire.journal.log import Log
 from polywire.registry import built_in_names, by_name, names
@@ -61,11 +61,11 @@ def test_a_damaged_head_is_made_again_where_its_protocols_are_installed(monkeypa
     head = make_head("hub", OTHERS)
     octets = bytearray(head.octets)
     octets[len(octets) // 2] ^= 1
-    monkeypatch.setattr(lost_head, "names", lambda: OTHERS)
-    assert lost_head.find_head(memoryview(octets)).octets == head.octets
+    monkeypatch.setattr(format_module, "names", lambda: OTHERS)
+    assert find_head(memoryview(octets)).octets == head.octets
     own = bytearray(make_head("hub", built_in_names()).octets)
     own[len(own) // 2] ^= 1
-    assert lost_head.find_head(memoryview(own)).octets == make_head("hub", built_in_names()).octets
+    assert find_head(memoryview(own)).octets == make_head("hub", built_in_names()).octets
 
 
 def test_a_batch_with_other_protocols_than_its_segment_is_refused(tmp_path: Path) -> None:

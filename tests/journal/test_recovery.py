@@ -11,8 +11,7 @@ from pyarrow import ipc
 
 import polywire.journal
 from polywire.journal.errors import CorruptBatch, JournalLoss
-from polywire.journal.framing import END_OF_STREAM
-from polywire.journal.index import Entry, index_octets, read_index
+from polywire.journal.format import END_OF_STREAM, Entry, index_octets, read_index
 from polywire.journal.log import Log
 from polywire.journal.readers import NamedReaders
 from polywire.journal.recovery import recover

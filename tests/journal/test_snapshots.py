@@ -11,7 +11,7 @@ import pytest
 from pyarrow import ipc
 
 from polywire.journal import snapshots
-from polywire.journal.batches import BatchMaker
+from polywire.journal.committer import BatchMaker
 from polywire.journal.housekeeping import delete_segment, remove_old_states
 from polywire.journal.log import Log
 from polywire.journal.schema import PLAIN_SCHEMA

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from polywire.journal import JournalError, Log
-from polywire.journal.index import index_octets
+from polywire.journal.format import index_octets
 from polywire.journal.verify import Finding, Verified, verify
 from tests.journal.rows import NODE, compact, rows
 from tests.journal.test_recovery import ARROW, INDEX, entries_of, flip

@@ -1,6 +1,6 @@
 import pytest
 
-from polywire.journal.http import JournalAwayError
+from polywire.journal.storage import JournalAwayError
 from polywire.pipeline.errors import DataLossError
 from polywire.pipeline.failures import LONGEST_PAUSE, QueryFailedError, failure_of, pause_before
 

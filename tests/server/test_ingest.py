@@ -24,7 +24,7 @@ from polywire.hub.counters import Counters
 from polywire.hub.message import Message
 from polywire.hub.outbox import Flusher, Nowhere, Outbox, Timer
 from polywire.hub.recorder import Recorder
-from polywire.journal.batches import BatchMaker
+from polywire.journal.committer import BatchMaker
 from polywire.journal.log import Log
 from polywire.registry import HTTP_CODE, by_name
 from polywire.security.userfile import make_user, put_user

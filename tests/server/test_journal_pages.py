@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from polywire import journal
-from polywire.journal.index import ENTRY_OCTETS
+from polywire.journal.format import ENTRY_OCTETS
 from polywire.journal.log import Log
 from polywire.security.userfile import make_user, put_user
 from tests.hub_process import running_hub

@@ -9,7 +9,7 @@ import pytest
 from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.message import Date, Message
 from polywire.hub.recorder import Recorder
-from polywire.journal.batches import BatchMaker
+from polywire.journal.committer import BatchMaker
 from polywire.journal.schema import PLAIN_SCHEMA, SCHEMA
 from polywire.journal.state import fold, references, resolve
 from polywire.protocols.fmqp.frames import CACHE, DEBUG, LAST_WILL, Publication

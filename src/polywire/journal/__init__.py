@@ -16,11 +16,10 @@ from polywire.journal.errors import CorruptBatch, JournalError, JournalLocked, J
 
 if TYPE_CHECKING:
     from polywire.journal.log import Log
-    from polywire.journal.reader import Journal, Segment
+    from polywire.journal.reader import Journal, Segment, Split
     from polywire.journal.reader import open_journal as open  # noqa: A004 - read as polywire.journal.open
     from polywire.journal.recovery import RecoveryReport
     from polywire.journal.schema import PLAIN_SCHEMA, SCHEMA
-    from polywire.journal.splits import Split
 
 _PLACES = {
     "Journal": ("reader", "Journal"),
@@ -29,7 +28,7 @@ _PLACES = {
     "RecoveryReport": ("recovery", "RecoveryReport"),
     "SCHEMA": ("schema", "SCHEMA"),
     "Segment": ("reader", "Segment"),
-    "Split": ("splits", "Split"),
+    "Split": ("reader", "Split"),
     "open": ("reader", "open_journal"),
 }
 

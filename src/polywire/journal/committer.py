@@ -1,25 +1,203 @@
-"""The thread that writes the journal: groups of rows come in, each is told when it is safe.
+"""The thread that writes the journal: takes groups of rows as columns, writes them, and reports when each is on disk.
 
-It makes batches of them and appends these to the log, one group after the other. Where that fails, it says so once and
-tries the same batch again until it works or it is told to stop: rows are never skipped.
+It makes a batch of the columns and appends it to the log, one group after the other. If that fails, it logs so once and
+tries the same batch again until it works or it is stopped: rows are never skipped.
 
-Unless a group is large, its batch is made before it goes to the thread, and encoded too if it is small. That takes many
-short calls into Arrow, each of which lets go of the interpreter's lock. After each of them the thread would have to
-wait for the lock whenever the event loop is busy.
+Batches are made by Arrow's kernels on whole buffers, which release the interpreter's lock: while a batch is made and
+compressed, the hub's thread goes on. Unless a group is large, though, its batch is made before it goes to the thread,
+and encoded too if it is small. That takes many short calls into Arrow, each of which releases the lock, and after each
+of them the thread would have to wait for the lock whenever the event loop is busy.
 """
 
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, final
+from typing import Any, Final, final
 
-from polywire.journal.batches import BatchMaker
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from polywire.journal.columns import Columns
-from polywire.journal.encoding import EncodedBatch
-from polywire.journal.log import Log
+from polywire.journal.log import EncodedBatch, Log
+from polywire.journal.schema import KIND_VALUES, SCHEMA, node_values, protocol_values
+
+NAMES: Final[list[str]] = SCHEMA.names
+WORDS: Final = ("client", "correlation", "content_type", "headers")
+
+FIRST_CONSTANT: Final = 1 << 12
+LARGEST_CONSTANT: Final = 1 << 16
+MOST_CONSTANTS: Final = 64
+"""Columns of one value are kept to be used again: how long at first and at most, and how many."""
+
+SMALL_PART: Final = 1 << 14
+"""Octets from which on it is worth while to let go of the interpreter's lock while a part is copied."""
+
+LARGEST_ROOM: Final = 32 << 20
+"""The room to put parts together in is kept from batch to batch, but not where one huge batch needs far more."""
+
+# Made once: turning one of Python's values into Arrow's costs more than a kernel over a small batch.
+BINARY: Final[Any] = pa.binary()
+CODE: Final[Any] = pa.int8()
+FLAGS: Final[Any] = pa.int32()
+NUMBER: Final[Any] = pa.int64()
+RUN_END: Final[Any] = pa.int32()
+TEXT: Final[Any] = pa.utf8()
+TIME: Final[Any] = pa.timestamp("us", tz="UTC")
+TAKE: Final[Any] = pc.get_function("array_take")
+UNCHECKED: Final[Any] = pc.TakeOptions(boundscheck=False)
+ZERO: Final[Any] = pa.scalar(0, pa.int32())
+EVERY_FOURTH: Final[Any] = pa.arange(0, 4 * LARGEST_CONSTANT, 4)
+NO_TEXT: Final[Any] = pa.scalar(None, pa.utf8())
+CODES: Final[Any] = pa.array([None, *range(127)], pa.int8())
+
+
+@final
+class BatchMaker:
+    """Makes the batches of one node, whose rows' protocols are numbered by ``protocols``; see ``Log``."""
+
+    def __init__(self, node: str, protocols: Sequence[str] | None = None) -> None:
+        self._node = node_values(node)
+        self._protocols = protocol_values(protocols)
+        self._constants: dict[tuple[Any, int | None], Any] = {}
+        self._room = bytearray()
+
+    def make(self, columns: Columns) -> Any:
+        """The rows of ``columns``, which must be closed, as a record batch of the journal's schema.
+
+        Small batches are made a thousand times a second, and then each call into Arrow counts, not least because the
+        interpreter's lock is let go of and waited for each time: what the columns say of themselves saves most of them.
+        """
+        rows = int(columns.rows)
+        channel, body = self._pieces(columns, rows)
+        attachments, size = _attached(columns, rows, pc.binary_length(body))
+        shared = self._shared(columns, rows)
+        values = {
+            "offset": pa.arange(int(columns.first), int(columns.first) + rows),
+            "node": pa.DictionaryArray.from_arrays(self._constant(CODE, 0, rows), self._node, safe=False),
+            "kind": pa.DictionaryArray.from_arrays(shared.pop("kind"), KIND_VALUES, safe=False),
+            "protocol": pa.DictionaryArray.from_arrays(shared.pop("protocol"), self._protocols, safe=False),
+            "channel": _present(channel) if columns.nameless else channel,
+            "attachments": attachments,
+            "body": body,
+            "size": size,
+            **shared,
+        }
+        return pa.RecordBatch.from_arrays([values[name] for name in NAMES], schema=SCHEMA)
+
+    def _pieces(self, columns: Columns, rows: int) -> list[Any]:
+        """Channels and bodies. They lie in the arena with other octets between them.
+
+        As offsets, the positions make an array of pieces, of which every fourth is a channel, and every fourth from the
+        third on a body.
+        """
+        arena = self._arena(columns.parts)
+        places = pa.py_buffer(columns.places.getvalue())
+        return self._fourths(rows, places, arena, ((TEXT, 0), (BINARY, 2)))
+
+    def _fourths(self, count: int, offsets: Any, data: Any, kinds: Iterable[tuple[Any, int]]) -> list[Any]:
+        """Of the pieces that ``offsets`` cut ``data`` into, every fourth; for each of ``kinds`` from another one on."""
+        length = 4 * count - 3
+        pieces = [pa.Array.from_buffers(kind, length, [None, offsets, data], offset=first) for kind, first in kinds]
+        return _taken(pieces, EVERY_FOURTH.slice(0, count) if count <= LARGEST_CONSTANT else pa.arange(0, length, 4))
+
+    def _arena(self, parts: list[bytes]) -> Any:
+        """The parts as one. Valid until the next batch is made: what it becomes columns of is copied out of it."""
+        octets = sum(map(len, parts))
+        if not len(parts) * SMALL_PART <= octets <= LARGEST_ROOM:
+            return pa.py_buffer(b"".join(parts))
+        if octets > len(self._room):
+            self._room = bytearray(octets + octets // 4)
+        room = pa.py_buffer(self._room)
+        sink = pa.FixedSizeBufferWriter(room)
+        for part in parts:
+            sink.write(part)
+        return room
+
+    def _shared(self, columns: Columns, rows: int) -> dict[str, Any]:
+        """The columns of what rows that follow each other have in common: one value for each stretch, spread."""
+        count = len(columns.kinds)
+        kinds, protocols, flags = columns.kinds.getvalue(), columns.protocols.getvalue(), columns.flags.getvalue()
+        found = {
+            "ts": _numbers(TIME, count, columns.times.getvalue()),
+            "connection": _numbers(NUMBER, count, columns.connections.getvalue()),
+            **self._words(columns, count),
+        }
+        if columns.mixed:
+            found["kind"] = _numbers(CODE, count, kinds)
+            found["protocol"] = CODES.take(_numbers(CODE, count, protocols))
+            found["flags"] = _numbers(FLAGS, count, flags)
+        spread = dict(zip(found, _taken(found.values(), self._stretch_of_row(columns, count, rows)), strict=True))
+        if not columns.mixed:
+            spread["kind"] = self._constant(CODE, kinds[0], rows)
+            spread["protocol"] = self._constant(CODE, protocols[0] - 1 if protocols[0] else None, rows)
+            spread["flags"] = self._constant(FLAGS, int.from_bytes(flags[:4], "little", signed=True), rows)
+        return {name: pa.nulls(rows, TEXT) for name in WORDS} | spread
+
+    def _stretch_of_row(self, columns: Columns, count: int, rows: int) -> Any:
+        if count == 1:
+            return self._constant(CODE, 0, rows)
+        run_ends = _numbers(RUN_END, count, columns.run_ends.getvalue())
+        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(run_ends, pa.arange(0, count)))
+
+    def _words(self, columns: Columns, count: int) -> dict[str, Any]:
+        """Client, correlation, content type and headers of each stretch; without those that none has."""
+        words = pa.py_buffer(columns.words.getvalue())
+        ends = pa.py_buffer(b"\0\0\0\0" + columns.word_ends.getvalue())
+        names = WORDS if columns.worded else WORDS[:1]
+        texts = self._fourths(count, ends, words, [(TEXT, place) for place in range(len(names))])
+        if columns.worded or columns.anonymous:
+            texts = [_present(each) for each in texts]
+        return {name: each for name, each in zip(names, texts, strict=True) if each.null_count < count}
+
+    def _constant(self, kind: Any, value: int | None, rows: int) -> Any:
+        """So many times the same, out of a longer one that is kept."""
+        if rows > LARGEST_CONSTANT:
+            return pa.repeat(pa.scalar(value, kind), rows)
+        found = self._constants.get((kind, value))
+        if found is None or len(found) < rows:
+            found = pa.repeat(pa.scalar(value, kind), max(FIRST_CONSTANT, 2 * rows))
+            if len(self._constants) >= MOST_CONSTANTS:
+                self._constants.clear()
+            self._constants[kind, value] = found
+        return found.slice(0, rows)
+
+
+def _numbers(kind: Any, count: int, data: bytes) -> Any:
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
+
+
+def _taken(arrays: Iterable[Any], indices: Any) -> list[Any]:
+    """These elements of each of the arrays."""
+    return [TAKE.call([each, indices], UNCHECKED) for each in arrays]
+
+
+def _present(texts: Any) -> Any:
+    """Null for each text that is empty."""
+    length = pc.binary_length(texts)
+    least = pc.min_max(length)
+    if least["min"].as_py():
+        return texts
+    if not least["max"].as_py():
+        return pa.nulls(len(texts), TEXT)
+    return pc.if_else(pc.equal(length, ZERO), NO_TEXT, texts)
+
+
+def _attached(columns: Columns, rows: int, size: Any) -> tuple[Any, Any]:
+    """The columns ``attachments`` and ``size``; few rows have more than a body."""
+    if not columns.attachments and not columns.sizes:
+        return pa.nulls(rows, pa.list_(pa.binary())), size
+    attachments: list[tuple[bytes | None, ...] | None] = [None] * rows
+    sizes = size.to_pylist()
+    for row, each in columns.attachments:
+        attachments[row] = each
+        sizes[row] += sum(len(attachment) for attachment in each if attachment is not None)
+    for row, octets in columns.sizes:
+        sizes[row] = octets
+    return pa.array(attachments, pa.list_(pa.binary())), pa.array(sizes, pa.int32())
+
 
 RETRY_SECONDS = 1.0
 

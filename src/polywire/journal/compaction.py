@@ -23,15 +23,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
-from polywire.journal.active import FILE_MODE
+from polywire.journal.damage import lost_batches, survey
 from polywire.journal.errors import CorruptBatch, JournalError
-from polywire.journal.framing import BadMessage
-from polywire.journal.gaps import lost_batches
-from polywire.journal.index import read_index
-from polywire.journal.lost_head import find_head, write_head
+from polywire.journal.files import (
+    ARROW,
+    FILE_MODE,
+    INDEX,
+    PARQUET,
+    choose_segments,
+    parse_name,
+    segment_name,
+    sync_folder,
+)
+from polywire.journal.format import BadMessage, find_head, read_index, write_head
 from polywire.journal.schema import SCHEMA
-from polywire.journal.segments import ARROW, INDEX, PARQUET, choose_segments, parse_name, segment_name, sync_folder
-from polywire.journal.survey import survey
 
 GROUP_ROWS: Final = 128 * 1024
 """Rows of a row group, about: what a reader can leave out by its statistics, and what is held in memory at once."""

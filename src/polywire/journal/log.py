@@ -1,22 +1,204 @@
 """The writing end of a journal: batches of rows go in, in order, and are safe when ``append`` returns.
 
-Everything here waits for the disk, so it belongs into a thread of its own. One writer has the journal at a time.
+A batch is encoded as one compressed message and written at the end of the active segment. Once that is on disk, its
+entry goes into the index; this order is what recovery and readers rely on. If something fails on the way, both files
+are as they were before, and the same batch can be tried again.
+
+Everything here waits for the disk, so it belongs in a thread of its own. A journal has one writer at a time.
 """
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import ipc
 
-from polywire.journal.active import ActiveSegment
-from polywire.journal.encoding import BatchEncoder, EncodedBatch
-from polywire.journal.head import make_head
-from polywire.journal.index import STATE_FLAG, Entry
-from polywire.journal.lock import WriterLock
+from polywire.journal.files import ARROW, FILE_MODE, INDEX, WriterLock, segment_name, sync_data, sync_folder, write_at
+from polywire.journal.format import (
+    BLANK_CRC,
+    CRC_KEY,
+    END_OF_STREAM,
+    ENTRY_OCTETS,
+    MAGIC,
+    MARKER,
+    OFFSET_KEY,
+    SEGMENT_SCHEMA,
+    STATE_FLAG,
+    WRITE_OPTIONS,
+    Entry,
+    Head,
+    blank_head,
+    header_length,
+    make_head,
+    pack_entry,
+    put_crc,
+)
 from polywire.journal.recovery import Recovered, RecoveryReport, recover
 from polywire.registry import names
+
+FIRST_ROOM: Final = 1 << 20
+LARGEST_KEPT_ROOM: Final = 32 << 20
+"""The room to encode in is kept from batch to batch, but not where one huge batch needed far more."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """The bytes to write, valid until the next batch is encoded, and which rows they hold."""
+
+    octets: memoryview
+    crc: int
+    first_offset: int
+    rows: int
+
+
+class BatchEncoder:
+    """Encodes the batches of one node."""
+
+    def __init__(self, node: str, protocols: Sequence[str]) -> None:
+        self._node: Final = node
+        self._head: Final = blank_head(node, protocols)
+        self._room = bytearray(FIRST_ROOM)
+
+    def encode(self, batch: Any, first_offset: int) -> EncodedBatch:
+        """The batch's message. Its dictionaries must be those of the segment's head."""
+        # Arrow writes a head before every stream, so the batch gets one, which then tells whether it fits the segment.
+        room = self._room_for(len(self._head) + int(ipc.get_record_batch_size(batch)))
+        sink = pa.FixedSizeBufferWriter(pa.py_buffer(room))
+        writer = ipc.new_stream(sink, SEGMENT_SCHEMA, options=WRITE_OPTIONS)
+        writer.write_batch(batch, custom_metadata={OFFSET_KEY: str(first_offset), CRC_KEY: BLANK_CRC})
+        end = int(sink.tell())
+        start = len(self._head)
+        octets = memoryview(room)[start:end]
+        if not room.startswith(self._head) or not room.startswith(MARKER, start):
+            raise ValueError(f"the batch's dictionaries are not those of the segments of node {self._node!r}")
+        return EncodedBatch(octets, put_crc(octets, header_length(octets)), first_offset, batch.num_rows)
+
+    def _room_for(self, plain: int) -> bytearray:
+        """Room for a message of this size before compression, which may grow a little where nothing can be saved."""
+        needed = plain + plain // 64 + 65536
+        if needed <= len(self._room):
+            return self._room
+        room = bytearray(needed)
+        if needed <= LARGEST_KEPT_ROOM:
+            self._room = room
+        return room
+
+
+class ActiveSegment:
+    """The two open files. ``sync`` is whether a batch has to be on the disk before it counts as written."""
+
+    def __init__(
+        self, folder: Path, first_offset: int, data: int, index: int, *, size: int, entries: list[Entry], sync: bool
+    ) -> None:
+        self.name: Final = segment_name(first_offset, ARROW)
+        self.first_offset: Final = first_offset
+        self.size = size
+        self.begun: float | None = time.monotonic() - _age(entries[0]) if entries else None
+        """When its first batch was written, by the monotonic clock; None where it has no batch yet."""
+        self.ended = False
+        self._folder: Final = folder
+        self._data: Final = data
+        self._index: Final = index
+        self._index_size = len(MAGIC) + len(entries) * ENTRY_OCTETS
+        self._sync: Final = sync
+        self._leftovers = False
+
+    @classmethod
+    def create(cls, folder: Path, first_offset: int, head: Head, *, sync: bool) -> Self:
+        """A new segment without batches; one that is there under this name has none either, and is replaced."""
+        opened: list[int] = []
+        try:
+            for suffix in (ARROW, INDEX):
+                path = folder / segment_name(first_offset, suffix)
+                opened.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE))
+            write_at(opened[0], memoryview(head.octets), 0)
+            write_at(opened[1], memoryview(MAGIC), 0)
+            os.fsync(opened[0])
+            sync_folder(folder)
+        except OSError:
+            for descriptor in opened:
+                os.close(descriptor)
+            for suffix in (INDEX, ARROW):
+                with contextlib.suppress(OSError):
+                    (folder / segment_name(first_offset, suffix)).unlink()
+            raise
+        return cls(folder, first_offset, *opened, size=len(head), entries=[], sync=sync)
+
+    @classmethod
+    def resume(cls, folder: Path, first_offset: int, *, size: int, entries: list[Entry], sync: bool) -> Self:
+        """Go on behind the last good batch of a segment that recovery has put in order."""
+        data = os.open(folder / segment_name(first_offset, ARROW), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fsync(data)  # what a killed writer had not made safe counts from now on
+            index = os.open(folder / segment_name(first_offset, INDEX), os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            os.close(data)
+            raise
+        return cls(folder, first_offset, data, index, size=size, entries=entries, sync=sync)
+
+    def append(self, octets: memoryview, entry: Entry) -> None:
+        """Write a batch, make it safe, and only then let readers know."""
+        self._clear()
+        self._leftovers = True
+        try:
+            write_at(self._data, octets, self.size)
+            if self._sync:
+                sync_data(self._data)
+            write_at(self._index, memoryview(pack_entry(entry)), self._index_size)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._clear()
+            raise
+        self._leftovers = False
+        self.size += len(octets)
+        self._index_size += ENTRY_OCTETS
+        if self.begun is None:
+            self.begun = time.monotonic()
+
+    def end(self) -> None:
+        """Mark the end of the stream: no batch follows."""
+        if self.ended:
+            return
+        self._clear()
+        self._leftovers = True
+        try:
+            write_at(self._data, memoryview(END_OF_STREAM), self.size)
+            os.fsync(self._data)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._clear()
+            raise
+        self._leftovers = False
+        self.ended = True
+
+    def close(self) -> None:
+        """Close the files, whatever is in them."""
+        with contextlib.suppress(OSError):
+            self._clear()
+        try:
+            os.fsync(self._data)
+        finally:
+            os.close(self._data)
+            os.close(self._index)
+
+    def _clear(self) -> None:
+        """Cut off what a failed attempt left, and fail as long as that can't be done."""
+        if self._leftovers:
+            os.ftruncate(self._index, self._index_size)
+            os.ftruncate(self._data, self.size)
+            self._leftovers = False
+
+
+def _age(entry: Entry) -> float:
+    """How many seconds ago an earlier writer wrote a batch, as far as the clocks agree."""
+    return max(0.0, time.time() - entry.min_ts / 1_000_000)
+
 
 SEGMENT_OCTETS: Final = 128 << 20
 FSYNC_MODES: Final = ("group", "always", "os")

@@ -1,6 +1,7 @@
-"""Reading a journal: all its segments as one sequence of rows, from a folder or any place a URI leads to.
+"""Reading a journal: all its segments as one sequence of rows, from a directory or any place a URI leads to.
 
-A reader needs no permission of the writer and never disturbs it. It sees what is safe, and nothing else.
+A reader needs no permission of the writer and never disturbs it. It sees what is safe, and nothing else. A range of
+offsets can be cut into splits, which other processes read, also on other machines.
 """
 
 import threading
@@ -11,13 +12,79 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from polywire.journal.arrow_segment import ArrowSegment
-from polywire.journal.parquet import ParquetSegment
+from polywire.journal.errors import CorruptBatch
+from polywire.journal.files import INDEX, PARQUET, SegmentFile, choose_segments, offset_of
+from polywire.journal.format import Entry
 from polywire.journal.query import Query, from_microseconds, make_query, microseconds
 from polywire.journal.schema import PLAIN_SCHEMA
-from polywire.journal.segments import INDEX, PARQUET, SegmentFile, choose_segments, offset_of
-from polywire.journal.splits import Split, splits_of
+from polywire.journal.segments import ArrowSegment, ParquetSegment, RowGroup, read_batches, read_groups
 from polywire.journal.storage import Storage, find_storage
+
+Item = Entry | CorruptBatch | RowGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Some batches of one segment: the rows from ``from_offset`` up to, but without, ``to_offset``. Can be pickled."""
+
+    storage: Storage
+    file: SegmentFile
+    from_offset: int
+    to_offset: int
+    items: tuple[Item, ...]
+
+    def read(self, columns: Iterable[str] | None = None, **wanted: Any) -> Iterator[Any]:
+        """The rows, as ``Journal.scan`` gives them; it takes the same arguments, offsets aside."""
+        query = replace(make_query(columns=columns, **wanted), from_offset=self.from_offset, to_offset=self.to_offset)
+        return (batch for batch in self._read(query) if batch.num_rows)
+
+    def _read(self, query: Query) -> Iterator[Any]:
+        if self.file.format == PARQUET:
+            items = [item for item in self.items if not isinstance(item, Entry)]
+            return read_groups(self.storage, self.file, items, query)
+        return self._read_arrow(query)
+
+    def _read_arrow(self, query: Query) -> Iterator[Any]:
+        items = [item for item in self.items if not isinstance(item, RowGroup)]
+        batches = read_batches(self.storage, self.file, items, query)
+        try:
+            first = next(batches, None)
+        except FileNotFoundError:
+            # Compacted meanwhile: the same rows under the same name, in the other form.
+            compacted = SegmentFile(self.file.first_offset, PARQUET)
+            yield from ParquetSegment(self.storage, compacted, 0, behind=None).read(query)
+            return
+        if first is not None:
+            yield first
+            yield from batches
+
+
+def splits_of(segment: ArrowSegment | ParquetSegment, query: Query, rows_each: int) -> Iterator[Split]:
+    """The segment's part of what is wanted, in splits of about so many rows."""
+    part: list[Item] = []
+    rows = 0
+    for item in segment.wanted(query):
+        part.append(item)
+        rows += item.rows or 0
+        if rows >= rows_each:
+            yield _split(segment, query, part)
+            part = []
+            rows = 0
+    if part:
+        yield _split(segment, query, part)
+
+
+def _split(segment: ArrowSegment | ParquetSegment, query: Query, part: list[Item]) -> Split:
+    first = part[0].first_offset
+    from_offset = max(query.from_offset, segment.first_offset if first is None else first)
+    return Split(segment.storage, segment.file, from_offset, min(query.to_offset, _end_of(part[-1])), tuple(part))
+
+
+def _end_of(item: Item) -> int:
+    if isinstance(item, CorruptBatch):
+        return (item.first_offset or 0) + (item.rows or 1)
+    return item.end_offset
+
 
 StoredSegment = ArrowSegment | ParquetSegment
 

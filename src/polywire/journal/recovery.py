@@ -18,16 +18,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from polywire.journal.entries import entries_of
+from polywire.journal.damage import Hole, Survey, lost_batches, survey
 from polywire.journal.errors import JournalLoss
-from polywire.journal.framing import BadMessage
-from polywire.journal.gaps import lost_batches
-from polywire.journal.head import Head
-from polywire.journal.index import Entry, index_octets, read_index
-from polywire.journal.lost_head import find_head, write_head
-from polywire.journal.parquet import parquet_end_offset
-from polywire.journal.readers import NamedReaders
-from polywire.journal.segments import (
+from polywire.journal.files import (
     ARROW,
     INDEX,
     PARQUET,
@@ -38,7 +31,9 @@ from polywire.journal.segments import (
     segment_name,
     sync_folder,
 )
-from polywire.journal.survey import Hole, Survey, survey
+from polywire.journal.format import BadMessage, Entry, Head, find_head, index_octets, read_index, write_head
+from polywire.journal.readers import NamedReaders
+from polywire.journal.segments import entries_of, parquet_end_offset
 
 _COPY_OCTETS: Final = 1 << 20
 

@@ -27,13 +27,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from polywire.journal.active import FILE_MODE
 from polywire.journal.compaction import begin_work
 from polywire.journal.errors import JournalError
+from polywire.journal.files import FILE_MODE, STATE, choose_segments, offset_of, segment_name, sync_folder
 from polywire.journal.kinds import GAP, KINDS
 from polywire.journal.reader import Journal, open_journal
 from polywire.journal.schema import PLAIN_SCHEMA
-from polywire.journal.segments import STATE, choose_segments, offset_of, segment_name, sync_folder
 from polywire.journal.state import KEYS, fold, references, resolve, unresolved
 
 UNFINISHED: Final = "state-unfinished"

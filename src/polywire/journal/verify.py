@@ -11,15 +11,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from polywire.journal.damage import Survey, lost_batches, survey
 from polywire.journal.errors import CorruptBatch, NoJournal
-from polywire.journal.framing import END_OF_STREAM
-from polywire.journal.gaps import lost_batches
-from polywire.journal.index import Entry, read_index
-from polywire.journal.parquet import lost_rows, row_groups
-from polywire.journal.runs import decode, load_head
-from polywire.journal.segments import ARROW, INDEX, PARQUET, SegmentFile, choose_segments, offset_of, segment_name
+from polywire.journal.files import ARROW, INDEX, PARQUET, SegmentFile, choose_segments, offset_of
+from polywire.journal.format import END_OF_STREAM
+from polywire.journal.segments import decode, load_head, load_index, lost_rows, row_groups
 from polywire.journal.storage import Storage, find_storage
-from polywire.journal.survey import Survey, survey
 
 DAMAGE: Final = "damage"
 NOTE: Final = "note"
@@ -98,7 +95,7 @@ def _missing(storage: Storage, names: list[str], newest: int) -> Iterator[Verifi
     """Segments after the newest one of which nothing is left but an index."""
     for first_offset in sorted(offset for name in names if (offset := offset_of(name, INDEX)) is not None):
         file = SegmentFile(first_offset, ARROW)
-        entries = _index_of(storage, file) if first_offset > newest else None
+        entries = load_index(storage, file.first_offset) if first_offset > newest else None
         if entries:
             end_offset = entries[-1].end_offset
             reason = "the file is missing; its index lists these rows"
@@ -107,7 +104,7 @@ def _missing(storage: Storage, names: list[str], newest: int) -> Iterator[Verifi
 
 
 def _verify_arrow(storage: Storage, file: SegmentFile, size: int, behind: int | None) -> Verified:
-    known = _index_of(storage, file)
+    known = load_index(storage, file.first_offset)
     live = behind is None and storage.being_written()
     if live:
         size = known[-1].end if known else 0
@@ -218,11 +215,3 @@ def _verify_parquet(storage: Storage, file: SegmentFile, behind: int | None) -> 
             found.end_offset = group.end_offset
     found.findings.extend(_lost(lost_rows(file.name, file.first_offset, groups, behind)))
     return found
-
-
-def _index_of(storage: Storage, file: SegmentFile) -> list[Entry] | None:
-    try:
-        with storage.open(segment_name(file.first_offset, INDEX)) as opened:
-            return read_index(opened.read())
-    except FileNotFoundError:
-        return None

@@ -98,7 +98,7 @@ class Journals:
 def open_journal(location: str, token: str | None) -> Journal:
     """A journal, wherever it is."""
     if is_remote(location):
-        from polywire.journal.http import hub_storage  # noqa: PLC0415 - few read from afar
+        from polywire.journal.storage import hub_storage  # noqa: PLC0415 - few read from afar
 
         return Journal(hub_storage(location, token=token))
     return journal.open(location)

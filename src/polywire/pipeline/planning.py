@@ -6,8 +6,7 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from polywire.journal.reader import Journal
-from polywire.journal.splits import Split
+from polywire.journal.reader import Journal, Split
 from polywire.pipeline.errors import DataLossError
 from polywire.pipeline.offsets import Place
 

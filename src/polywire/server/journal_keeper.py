@@ -8,10 +8,9 @@ from typing import Any
 
 from polywire.hub.hub import Hub
 from polywire.journal.errors import JournalLoss
-from polywire.journal.housekeeping import Housekeeping, segment_seconds
+from polywire.journal.housekeeping import Housekeeping, KeepLimits, segment_seconds
 from polywire.journal.log import Log
 from polywire.journal.recovery import RecoveryReport
-from polywire.journal.retention import KeepLimits
 from polywire.journal.snapshots import State, state_of
 from polywire.server.config.schema import Journal
 from polywire.server.gate import Gate

@@ -18,9 +18,9 @@ from typing import Any, Final
 from aiohttp import web
 
 from polywire.hub.channels import REST
-from polywire.journal.index import ENTRY_OCTETS, MAGIC, unpack_entries
+from polywire.journal.files import ARROW, INDEX, choose_segments
+from polywire.journal.format import ENTRY_OCTETS, MAGIC, unpack_entries
 from polywire.journal.reader import Journal, Segment, open_journal
-from polywire.journal.segments import ARROW, INDEX, choose_segments
 from polywire.server.config.schema import LISTENED
 from polywire.server.gate import Gate
 from polywire.server.http import HttpServer, Refused

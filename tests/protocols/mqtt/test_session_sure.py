@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from polywire.hub.recorder import BATCH_OCTETS, Recorder
-from polywire.journal.batches import BatchMaker
+from polywire.journal.committer import BatchMaker
 from polywire.journal.kinds import QOS_SHIFT, UNHEARD_FLAG
 from polywire.protocols.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.protocols.mqtt.broker import Broker, MqttClient

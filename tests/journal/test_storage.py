@@ -9,8 +9,8 @@ import pytest
 
 from polywire import journal
 from polywire.journal.compaction import compact, compactable
-from polywire.journal.http import BLOCK, JournalServer, RemoteFile, RemoteJournalError
 from polywire.journal.log import Log
+from polywire.journal.storage import BLOCK, JournalServer, RemoteFile, RemoteJournalError
 from tests.journal.rows import rows
 from tests.security.signing import SECRET, signed
 from tests.server.journal_server import Pages, serving

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polywire.hub.channels import from_stars, matches
-from polywire.journal.patterns import ChannelPatterns
+from polywire.journal.query import ChannelPatterns
 
 LEVELS = st.sampled_from(["a", "b", "", "*", "**", "a*", ".", "[", "$x", "é\n"])
 NAMES = st.lists(LEVELS, min_size=1, max_size=4).map("/".join)
