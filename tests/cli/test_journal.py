@@ -1,10 +1,12 @@
 """``polywire journal``: what is printed, in which form, and with which exit code."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from polywire.cli import main
+from polywire.cli.journal_options import parse_position
+from polywire.cli.journal_rows import ArrowRows, iso, json_line, make_writer, one_line
 from polywire.journal.log import Log
 from polywire.journal.readers import NamedReaders
+from polywire.journal.schema import PLAIN_SCHEMA
 from tests.journal.rows import rows
 from tests.server.journal_server import serving
 
@@ -92,7 +97,7 @@ def test_ls_as_json_has_everything(log: Log) -> None:
 
 def test_ls_on_a_terminal_is_a_table_and_shows_named_readers(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     NamedReaders(log.path).put("spark", 7)
-    monkeypatch.setattr("polywire.cli.segment_list.is_terminal", lambda: True)
+    monkeypatch.setattr("polywire.cli.journal_segments.is_terminal", lambda: True)
     shown = good("ls")
     assert "segment" in shown
     assert "3 segments, 25 rows" in shown
@@ -269,7 +274,7 @@ def test_tail_prints_the_last_rows_that_match(options: list[str], found: list[in
 
 
 def test_tail_looks_back_as_far_as_it_has_to(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polywire.cli.scanning.BACKWARDS", 1)
+    monkeypatch.setattr("polywire.cli.journal_rows.BACKWARDS", 1)
     assert offsets("tail", "-n", "2", "--kind", "enqueue") == [17, 19]
     assert offsets("tail", "-n", "7", "--protocol", "mqtt") == [10, 12, 14, 16, 18]
     assert log.next_offset == 25
@@ -362,3 +367,125 @@ def test_a_journal_is_read_from_a_hub_too(log: Log) -> None:
     result = run("cat", pages.url)
     assert result.exit_code == 1
     assert "no answer" in result.stderr
+
+
+NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("0", 0),
+        ("1234", 1234),
+        ("now", NOW),
+        ("-1h", NOW - timedelta(hours=1)),
+        ("-30min", NOW - timedelta(minutes=30)),
+        ("-1.5 d", NOW - timedelta(hours=36)),
+        ("2026-11-15", datetime(2026, 11, 15, tzinfo=UTC)),
+        ("2026-11-15T10:30", datetime(2026, 11, 15, 10, 30, tzinfo=UTC)),
+        ("2026-11-15 10:30:05.25", datetime(2026, 11, 15, 10, 30, 5, 250000, tzinfo=UTC)),
+        ("2026-11-15T10:30:00Z", datetime(2026, 11, 15, 10, 30, tzinfo=UTC)),
+        ("2026-11-15T10:30:00+01:00", datetime(2026, 11, 15, 9, 30, tzinfo=UTC)),
+    ],
+)
+def test_offsets_and_times_are_read(text: str, position: int | datetime) -> None:
+    assert parse_position(text, NOW) == position
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-", "-1", "-1x", "1h", "2026-13-01", "٣", "-99999999999999999d"])
+def test_anything_else_is_told_what_is_allowed(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no place in a journal.*allowed is an offset"):
+        parse_position(text, NOW)
+
+
+ROW: dict[str, Any] = {
+    "offset": 7,
+    "ts": datetime(2026, 11, 15, 12, 0, 0, 5, tzinfo=UTC),
+    "node": "hub",
+    "kind": "publish",
+    "protocol": "mqtt",
+    "connection": 3,
+    "client": "sensor-7",
+    "channel": "home/temp",
+    "correlation": None,
+    "content_type": None,
+    "headers": '{"unit":"C"}',
+    "attachments": [b"\x00\xff"],
+    "body": b"21.5",
+    "size": 6,
+    "flags": 0,
+}
+
+
+def batch(**changes: Any) -> Any:
+    return pa.RecordBatch.from_pylist([{**ROW, **changes}], schema=PLAIN_SCHEMA)
+
+
+def test_a_json_line_has_everything_but_what_is_null() -> None:
+    assert json.loads(json_line(ROW)) == {
+        "offset": 7,
+        "ts": "2026-11-15T12:00:00.000005Z",
+        "node": "hub",
+        "kind": "publish",
+        "protocol": "mqtt",
+        "connection": 3,
+        "client": "sensor-7",
+        "channel": "home/temp",
+        "headers": {"unit": "C"},
+        "attachments": ["AP8="],
+        "body": "21.5",
+        "size": 6,
+        "flags": 0,
+    }
+
+
+def test_a_body_that_is_no_text_is_base64_under_another_name() -> None:
+    found = json.loads(json_line({"offset": 1, "body": b"\xff\x00"}))
+    assert found == {"offset": 1, "body_base64": "/wA="}
+
+
+def test_a_line_for_people_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    make_writer("human", None).write(batch(body=b"a\nb\x1b[31m\xff"))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.split()[:4] == ["7", "2026-11-15T12:00:00.000005Z", "publish", "mqtt"]
+    assert line.endswith('home/temp  from sensor-7  {"unit":"C"}  a\\nb\\x1b[31m\ufffd')
+
+
+def test_a_row_without_protocol_channel_and_client_is_shown_too(capsys: pytest.CaptureFixture[str]) -> None:
+    make_writer("human", None).write(
+        batch(kind="gap", protocol=None, channel=None, client=None, headers=None, attachments=None, body=b"")
+    )
+    assert capsys.readouterr().out == "         7  2026-11-15T12:00:00.000005Z  gap          -       \n"
+
+
+@pytest.mark.parametrize(
+    ("octets", "shown"),
+    [(b"", ""), (b"x" * 200, "x" * 200), (b"x" * 201, "x" * 200 + "…"), ("ä€".encode(), "ä€"), (b"\t\0", "\\t\\x00")],
+)
+def test_bodies_are_shortened_and_made_harmless(octets: bytes, shown: str) -> None:
+    assert one_line(octets) == shown
+
+
+def test_times_are_utc() -> None:
+    assert iso(datetime.fromisoformat("2026-11-15T13:00:00+01:00")) == "2026-11-15T12:00:00.000000Z"
+
+
+@pytest.mark.parametrize("columns", [None, ["offset", "body"]])
+def test_arrow_output_is_a_stream(monkeypatch: pytest.MonkeyPatch, columns: list[str] | None) -> None:
+    octets = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(octets))
+    rows = ArrowRows(columns)
+    whole = batch() if columns is None else batch().select(columns)
+    rows.write(whole)
+    rows.write(whole)
+    rows.close()
+    table = pa.ipc.open_stream(octets.getvalue()).read_all()
+    assert table.column_names == (columns or PLAIN_SCHEMA.names)
+    assert table.column("body").to_pylist() == [b"21.5"] * 2
+
+
+def test_arrow_output_without_rows_is_a_stream_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    octets = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(octets))
+    ArrowRows(None).close()
+    assert pa.ipc.open_stream(octets.getvalue()).read_all().num_rows == 0

@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from polywire.cli import main
-from polywire.cli.pipeline import journal_place
-from polywire.cli.pipeline_output import Format, write_rows
+from polywire.cli.pipeline import Format, journal_place, write_rows
 from polywire.pipeline import spark as starting
 from polywire.pipeline.errors import JavaMissingError
 from polywire.pipeline.notes import Notes

@@ -1,15 +1,21 @@
 """``polywire pub``: what is published, from where, and with which exit code."""
 
+import asyncio
+import itertools
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from polywire.cli.pub import split
 from tests.cli.commands import EVERY, SECONDS, fed, good, run, url
 from tests.hub_process import HubProcess
 
@@ -135,3 +141,28 @@ def test_at_a_terminal_a_refusal_ends_it_with_the_line_that_was_refused(hub: Hub
         assert process.stderr is not None
         assert b"channels under $ are the hub's own" in process.stderr.read()
     os.close(ours)
+
+
+async def given_in(chunks: list[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+def lines(chunks: list[bytes]) -> list[bytes]:
+    async def main() -> list[bytes]:
+        return [line async for line in split(given_in(chunks))]
+
+    return asyncio.run(main())
+
+
+@given(st.binary(max_size=60).map(lambda data: data.replace(b"\r", b"")), st.lists(st.integers(0, 60), max_size=5))
+def test_lines_are_the_same_wherever_chunks_are_cut(data: bytes, cuts: list[int]) -> None:
+    places = [0, *sorted(cuts), len(data)]
+    expected = data.split(b"\n")
+    if not expected[-1]:
+        expected.pop()
+    assert lines([data[start:end] for start, end in itertools.pairwise(places)]) == expected
+
+
+def test_a_carriage_return_belongs_to_the_end_of_the_line() -> None:
+    assert lines([b"a\r", b"\nb\rc\r\n"]) == [b"a", b"b\rc"]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import typer.main
 
-from polywire.cli.connecting import OPTIONS
+from polywire.cli.lifecycle import Code
 from polywire.cli.main import app
-from polywire.cli.running import Code
+from polywire.cli.options import OPTIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 

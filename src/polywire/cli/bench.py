@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import polywire
-from polywire.cli.bench_kinds import What
-from polywire.cli.connecting import Connection, connecting
-from polywire.cli.options import examples
-from polywire.cli.printing import print_json
-from polywire.cli.running import Code, CommandError, run
+from polywire.cli.lifecycle import Code, CommandError, run
+from polywire.cli.options import Connection, What, connecting, examples
+from polywire.cli.output import print_json
 
 if TYPE_CHECKING:
     from polywire.cli.bench_load import Bench
@@ -84,8 +82,7 @@ def bench(
         raise typer.BadParameter("there is a service only with 'call'", param_hint="--service")
 
     async def work() -> None:
-        from polywire.cli import bench_report  # noqa: PLC0415 - not for help and completion
-        from polywire.cli.bench_load import Bench, Load  # noqa: PLC0415 - as above
+        from polywire.cli.bench_load import Bench, Load, live_view  # noqa: PLC0415 - not for help and completion
 
         measured = Bench(
             Load(
@@ -106,7 +103,7 @@ def bench(
             )
         )
         try:
-            async with bench_report.live(measured):
+            async with live_view(measured):
                 await measured.run()
         except BaseException:
             if measured.tally.received:
@@ -117,12 +114,12 @@ def bench(
         report(measured)
 
     def report(measured: "Bench") -> None:
-        from polywire.cli import bench_report  # noqa: PLC0415 - as above
+        from polywire.cli.bench_load import result_json, result_lines  # noqa: PLC0415 - as above
 
         if as_json:
-            print_json(bench_report.as_json(measured, polywire.__version__))
+            print_json(result_json(measured, polywire.__version__))
         else:
-            for line in bench_report.lines(measured):
+            for line in result_lines(measured):
                 typer.echo(line)
         sys.stdout.flush()
 

@@ -1,23 +1,24 @@
-"""The load of ``polywire bench``: messages from publishers to subscribers, publishing alone, or calls.
+"""The load of ``polywire bench`` and its result: messages from publishers to subscribers, publishing alone, or calls.
 
 Each body begins with the time it was sent, or with a ``rate`` should have been sent, in digits, because some protocols
-carry text more cheaply than octets. All connections are this program's, so one clock tells how long each took.
+carry text more cheaply than bytes. All connections are this program's, so one clock tells how long each took.
 """
 
 import asyncio
 import collections
+import contextlib
 import itertools
 import random
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from polywire.cli.bench_kinds import What
-from polywire.cli.connecting import Connection
-from polywire.cli.histogram import Histogram
+from polywire.cli.options import Connection, What
+from polywire.cli.output import Rate, short, took
 from polywire.cli.pub import WINDOW, WINDOW_OCTETS
 from polywire.client.errors import Timeout
 from polywire.client.receipt import Promise
@@ -25,6 +26,59 @@ from polywire.client.receipt import Promise
 if TYPE_CHECKING:
     from polywire.client.bus import Bus
     from polywire.client.message import Message
+
+
+BITS: Final = 7
+"""Each power of two is cut into so many halves: 128 buckets, none wider than 0.8 % of what is in it."""
+
+SIZE: Final = (64 - BITS) << BITS
+
+
+class Histogram:
+    """Times in nanoseconds, counted in buckets that are each less than 1 % wide, so that memory stays the same."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * SIZE
+        self.count = 0
+        self.total = 0
+        self.least = 0
+        self.most = 0
+
+    def add(self, nanoseconds: int) -> None:
+        """One more took so long."""
+        value = max(nanoseconds, 0)
+        if value < self.least or self.count == 0:
+            self.least = value
+        self.most = max(self.most, value)
+        self.count += 1
+        self.total += value
+        shift = value.bit_length() - BITS - 1
+        self._counts[value if shift <= 0 else (shift << BITS) + (value >> shift)] += 1
+
+    @property
+    def mean(self) -> float:
+        """The mean, in nanoseconds."""
+        return self.total / self.count if self.count else 0.0
+
+    def percentile(self, part: float) -> int:
+        """The time that so many of a hundred did not exceed, in nanoseconds."""
+        wanted = max(1, -(-self.count * part // 100))
+        seen = 0
+        for bucket, count in enumerate(self._counts):
+            seen += count
+            if count and seen >= wanted:
+                return min(max(_middle(bucket), self.least), self.most)
+        return self.most
+
+
+def _middle(bucket: int) -> int:
+    """What the times of a bucket are taken for."""
+    if bucket < 2 << BITS:
+        return bucket
+    shift = (bucket >> BITS) - 1
+    first = (bucket - (shift << BITS)) << shift
+    return first + (1 << shift >> 1)
+
 
 STAMP: Final = 20
 """Octets of the time at the beginning of a body."""
@@ -272,3 +326,131 @@ async def cancelled(task: "asyncio.Task[None]") -> None:
     """End a task."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)
+REFRESH: Final = 0.25
+BAR: Final = 30
+
+
+def result_json(bench: Bench, version: str) -> dict[str, Any]:
+    """Everything, in units that are in the names."""
+    load, tally = bench.load, bench.tally
+    seconds = tally.seconds or 1e-9
+    found: dict[str, Any] = {
+        "kind": load.kind.value,
+        "addresses": list(bench.addresses),
+        "polywire": version,
+        "size": load.size,
+        "publishers": load.publishers,
+        "subscribers": load.subscribers if load.kind is What.pubsub else 0,
+        "channels": load.channels,
+        "in_flight": load.in_flight,
+        "rate": load.rate,
+        "complete": tally.complete,
+        "seconds": round(tally.seconds, 6),
+        "sent": tally.sent,
+        "received": tally.received,
+        "lost": tally.lost,
+        "sent_per_second": round(tally.sent / seconds, 1),
+        "received_per_second": round(tally.received / seconds, 1),
+        "octets_per_second": round(tally.sent * load.size / seconds, 1),
+        "latency_us": None,
+    }
+    times = tally.times
+    if times.count:
+        found["latency_us"] = {
+            "least": round(times.least / 1e3, 1),
+            "mean": round(times.mean / 1e3, 1),
+            **{f"p{part:g}": round(times.percentile(part) / 1e3, 1) for part in PERCENTILES},
+            "most": round(times.most / 1e3, 1),
+        }
+    return found
+
+
+def result_lines(bench: Bench) -> Iterator[str]:
+    """The same for people."""
+    load, tally = bench.load, bench.tally
+    seconds = tally.seconds or 1e-9
+    yield from summary(bench)
+    sent = f"{tally.sent} {'calls' if load.kind is What.call else 'messages'} of {load.size} octets"
+    yield f"  {sent} in {tally.seconds:.2f} s{'' if tally.complete else ', then interrupted'}"
+    yield f"  {'rate':<9} {short(tally.sent / seconds)}/s, {short(tally.sent * load.size / seconds, 'B')}/s"
+    if load.kind is What.pubsub:
+        yield f"  {'received':<9} {short(tally.received / seconds)}/s, {tally.lost} lost"
+    if tally.times.count:
+        yield f"  {'latency':<9} {percentiles(bench)}"
+
+
+def summary(bench: Bench) -> tuple[str, str]:
+    """What is measured, and how, in words."""
+    load = bench.load
+    places = " -> ".join(dict.fromkeys(bench.addresses)) or "connecting"
+    who = {
+        What.pubsub: f"{load.publishers} publishing, {load.subscribers} subscribed",
+        What.publish: f"{load.publishers} publishing",
+        What.call: f"{load.publishers} calling {load.service or 'an echo'}",
+    }[load.kind]
+    pace = f", {short(load.rate)}/s" if load.rate else ""
+    return f"{load.kind.value} {places}", f"  {who}, {load.in_flight} in flight{pace}"
+
+
+def percentiles(bench: Bench) -> str:
+    """The percentiles on one line."""
+    times = bench.tally.times
+    parts = [f"p{part:g} {took(times.percentile(part) / 1e9)}" for part in PERCENTILES]
+    return "  ".join([*parts, f"most {took(times.most / 1e9)}"])
+
+
+@contextlib.asynccontextmanager
+async def live_view(bench: Bench) -> AsyncIterator[None]:
+    """A view on standard error while the block runs, where that is a terminal; nothing of it stays."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console, Group  # noqa: PLC0415 - slow to import, and only a terminal needs it
+    from rich.live import Live  # noqa: PLC0415 - as above
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    rate = Rate()
+
+    def view() -> Group:
+        tally = bench.tally
+        rate.sample(tally.received)
+        done = part_done(bench)
+        bar = Text("  ")
+        bar.append("━" * round(done * BAR), style="green")
+        bar.append("━" * (BAR - round(done * BAR)), style="dim")
+        bar.append(f" {done * 100:3.0f} %  {tally.seconds:.1f} s  {tally.received} done")
+        speed = Text(f"  {short(rate.now)}/s  ").append(rate.bars(), style="cyan")
+        title, how = summary(bench)
+        shown = [Text(title, style="bold", no_wrap=True, overflow="ellipsis"), Text(how), bar, speed]
+        if tally.times.count:
+            shown.append(Text(f"  {percentiles(bench)}", no_wrap=True, overflow="ellipsis"))
+        return Group(*shown)
+
+    console = Console(stderr=True, markup=False, highlight=False)
+    with Live(view(), console=console, auto_refresh=False, transient=True) as display:
+
+        async def refresh() -> None:
+            while True:
+                display.update(view(), refresh=True)
+                await asyncio.sleep(REFRESH)
+
+        task = asyncio.create_task(refresh())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def part_done(bench: Bench) -> float:
+    """How much of it is done, from 0 to 1."""
+    load, tally = bench.load, bench.tally
+    parts = [0.0]
+    if load.messages:
+        parts.append(tally.sent / load.messages)
+    if load.seconds:
+        parts.append(tally.seconds / load.seconds)
+    return min(1.0, max(parts))

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 import typer
 
 from polywire.cli.options import ConfigFile, Sets, config_errors_reported, examples
-from polywire.cli.printing import print_json
-from polywire.cli.progress import progress
+from polywire.cli.output import print_json, progress
 
 if TYPE_CHECKING:
     from polywire.server.runtime import Runtime

@@ -10,7 +10,12 @@ import typer
 
 from polywire.cli.journal_options import (
     Channels,
+    Columns,
+    Corrupt,
+    Form,
+    Format,
     Kinds,
+    OnCorrupt,
     Place,
     Protocols,
     Since,
@@ -22,7 +27,6 @@ from polywire.cli.journal_options import (
     select,
 )
 from polywire.cli.options import examples
-from polywire.cli.row_options import Columns, Corrupt, Form, Format, OnCorrupt
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -55,7 +59,7 @@ def group() -> None:
 def list_segments(journal: Place = None, *, as_json: AsJson = False, token: Token = None) -> None:
     """List the segments: which rows they hold, of what time, in how many octets."""
     with errors_reported():
-        from polywire.cli.segment_list import print_segments  # noqa: PLC0415 - see above
+        from polywire.cli.journal_segments import print_segments  # noqa: PLC0415 - see above
 
         print_segments(journal_place(journal), token, as_json=as_json)
 
@@ -84,7 +88,7 @@ def cat(
 ) -> None:
     """Print rows, the oldest first."""
     with errors_reported():
-        from polywire.cli.row_printing import RowPrinter  # noqa: PLC0415 - see above
+        from polywire.cli.journal_rows import RowPrinter  # noqa: PLC0415 - see above
 
         printer = RowPrinter(select(since, until, channel, kind, protocol), form, columns, on_corrupt)
         printer.print_rows(journal_place(journal), token, limit)
@@ -113,7 +117,7 @@ def tail(
 ) -> None:
     """Print the last rows that match, and with --follow those that come."""
     with errors_reported():
-        from polywire.cli.row_printing import RowPrinter  # noqa: PLC0415 - see above
+        from polywire.cli.journal_rows import RowPrinter  # noqa: PLC0415 - see above
 
         printer = RowPrinter(select(None, None, channel, kind, protocol), form, columns, on_corrupt)
         printer.print_last(journal_place(journal), token, lines, follow=follow)
@@ -140,7 +144,7 @@ def stats(
 ) -> None:
     """Count what is in the journal: rows by kind and protocol, and the busiest channels."""
     with errors_reported():
-        from polywire.cli.journal_stats import print_statistics  # noqa: PLC0415 - see above
+        from polywire.cli.journal_segments import print_statistics  # noqa: PLC0415 - see above
 
         selection = select(since, until, channel, kind, protocol)
         print_statistics(journal_place(journal), token, selection, top, as_json=as_json)
@@ -156,7 +160,7 @@ def stats(
 def verify(journal: Place = None, *, as_json: AsJson = False, token: Token = None) -> None:
     """Read everything and check every CRC. Exits with 1 if rows are damaged or missing; nothing is changed."""
     with errors_reported():
-        from polywire.cli.verifying import print_verification  # noqa: PLC0415 - see above
+        from polywire.cli.journal_segments import print_verification  # noqa: PLC0415 - see above
 
         if not print_verification(journal_place(journal), token, as_json=as_json):
             raise typer.Exit(1)
@@ -176,7 +180,7 @@ def compact(
 ) -> None:
     """Rewrite closed segments as Parquet now. A hub with journal.compact does so by itself; this may run beside it."""
     with errors_reported():
-        from polywire.cli.compacting import compact_folder  # noqa: PLC0415 - see above
+        from polywire.cli.journal_segments import compact_folder  # noqa: PLC0415 - see above
 
         if not compact_folder(Path(journal_place(None if journal is None else str(journal)))):
             raise typer.Exit(1)
@@ -215,7 +219,7 @@ def replay(
     Ctrl-C ends it early, and prints the command that goes on from there.
     """
     with errors_reported():
-        from polywire.cli.replaying import ReplayInterrupted, print_replay  # noqa: PLC0415 - see above
+        from polywire.cli.journal_replay import ReplayInterrupted, print_replay  # noqa: PLC0415 - see above
 
         selection = select(since, until, channel)
         try:

@@ -5,14 +5,38 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Annotated, NoReturn
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Final, NoReturn
 
 import typer
 
 from polywire.cli.options import config_errors_reported
-from polywire.cli.positions import parse_position
 from polywire.errors import PolywireError
+from polywire.server.quantity import TIME_UNITS, parse_seconds
+
+ALLOWED: Final = (
+    "an offset (1234), a time in UTC (2026-11-15, 2026-11-15T10:30, 2026-11-15T10:30:00+01:00), "
+    f"how long ago (-1h, -30min; units are {', '.join(TIME_UNITS)}), or now"
+)
+
+
+def parse_position(text: str, now: datetime) -> int | datetime:
+    """The offset or time that ``text`` names. A ``ValueError`` says what is allowed."""
+    words = text.strip()
+    if words.isascii() and words.isdigit():
+        return int(words)
+    try:
+        if words == "now":
+            return now
+        if words.startswith("-"):
+            return now - timedelta(seconds=parse_seconds(words[1:]))
+        found = datetime.fromisoformat(words)
+    except (ValueError, OverflowError) as error:
+        why = f" ({error})" if words.startswith("-") else ""
+        raise ValueError(f"{text!r} is no place in a journal{why}; allowed is {ALLOWED}") from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
 
 Place = Annotated[
     str | None,
@@ -120,3 +144,32 @@ def errors_reported() -> Iterator[None]:
         fail(f"{error.filename or error}: there is no such file or folder")
     except (PolywireError, OSError, ValueError) as error:
         fail(str(error))
+
+
+class Form(StrEnum):
+    """How rows are written."""
+
+    human = "human"
+    json = "json"
+    arrow = "arrow"
+
+
+class OnCorrupt(StrEnum):
+    """What happens where rows can't be read."""
+
+    fail = "fail"
+    gap = "gap"
+    skip = "skip"
+
+
+Format = Annotated[
+    Form, typer.Option("--format", "-o", help="Lines for people, JSON lines, or an Arrow IPC stream for programs.")
+]
+Columns = Annotated[
+    str | None,
+    typer.Option("--columns", metavar="NAME,…", help="Only these columns; with --format json or arrow."),
+]
+Corrupt = Annotated[
+    OnCorrupt,
+    typer.Option("--on-corrupt", help="Where rows can't be read: fail, show a row of kind gap, or skip them silently."),
+]

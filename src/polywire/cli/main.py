@@ -9,16 +9,13 @@ import typer
 import polywire
 from polywire.cli import config, journal, pipeline, user
 from polywire.cli.bench import bench, bench_epilog
-from polywire.cli.call import call, call_epilog
+from polywire.cli.call import call, call_epilog, ping, ping_epilog, serve_echo, serve_echo_epilog
 from polywire.cli.control import reload, reload_epilog, status, status_epilog, stop, stop_epilog
 from polywire.cli.decode import decode, decode_epilog
-from polywire.cli.demand import demand, demand_epilog
 from polywire.cli.demo import demo, demo_epilog
 from polywire.cli.options import ConfigFile, Insecure, Sets, config_errors_reported, examples
-from polywire.cli.ping import ping, ping_epilog
 from polywire.cli.pub import pub, pub_epilog
-from polywire.cli.serve_echo import serve_echo, serve_echo_epilog
-from polywire.cli.sub import sub, sub_epilog
+from polywire.cli.sub import demand, demand_epilog, sub, sub_epilog
 
 SERVER = "polywire.server.run"
 

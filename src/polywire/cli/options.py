@@ -1,11 +1,26 @@
-"""The options that several commands share, and how a configuration that can't be used is reported."""
+"""The options that several commands share: the configuration, and the connection to a server.
 
-from collections.abc import Iterator
+A command decorated with ``connecting`` has the options of a connection, and gets them as one ``Connection``, whose
+``open`` returns the bus. Clients and configuration are imported where they are used, so that help and completion stay
+quick.
+"""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+
+if TYPE_CHECKING:
+    from polywire.client.bus import Bus
+    from polywire.client.opening import Opening
+
 
 ConfigFile = Annotated[
     Path | None,
@@ -47,3 +62,143 @@ def config_errors_reported() -> Iterator[None]:
         for problem in error.problems:
             typer.echo(f"polywire: {problem}", err=True)
         raise typer.Exit(1) from None
+
+
+DEFAULT_URL: Final = "umq://127.0.0.1:7101"
+"""A hub on this machine, over the protocol that carries most of what the commands can say."""
+
+DEMAND_URL: Final = "fmqp://127.0.0.1:7103"
+"""The same for demand, which only FMQP tells."""
+
+CONNECT_TIME: Final = 10.0
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        "-u",
+        metavar="URL",
+        help="Where to, such as mqtt://host or fmqps://host:7103. Without it POLYWIRE_URL, or a hub on this machine.",
+    ),
+]
+User = Annotated[
+    str | None,
+    typer.Option("--user", help="Who to be; the password is POLYWIRE_PASSWORD, or stands in the URL.", metavar="NAME"),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="A token to show; without it POLYWIRE_TOKEN, if that is set."),
+]
+Ca = Annotated[
+    Path | None,
+    typer.Option("--ca", metavar="FILE", help="Trust these authorities with TLS, not the system's."),
+]
+Certificate = Annotated[
+    Path | None,
+    typer.Option("--cert", metavar="FILE", help="A certificate of our own for TLS; its key may be in the same file."),
+]
+Key = Annotated[Path | None, typer.Option("--key", metavar="FILE", help="The key of --cert.")]
+ConnectTime = Annotated[
+    float,
+    typer.Option("--connect-time", metavar="SECONDS", min=0.001, help="How long connecting may take."),
+]
+Qos = Annotated[int, typer.Option("--qos", min=0, max=2, help="With MQTT: the quality of service.")]
+ClientId = Annotated[
+    str | None,
+    typer.Option(
+        "--client-id", metavar="NAME", help="With MQTT and sABC: who we are; the server keeps the session then."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where to connect, and how."""
+
+    url: str | None = None
+    user: str | None = None
+    token_file: Path | None = None
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    connect_time: float = CONNECT_TIME
+    qos: int = 1
+    client_id: str | None = None
+    default: str = DEFAULT_URL
+
+    def at(self, url: str) -> "Connection":
+        """The same, elsewhere."""
+        return replace(self, url=url)
+
+    def open(self) -> "Opening[Bus]":
+        """A bus, to be entered. Its client is loaded, so that entering takes no longer than connecting does."""
+        from polywire.client.adapter import adapter_of  # noqa: PLC0415 - see above
+        from polywire.client.address import parse  # noqa: PLC0415 - see above
+        from polywire.client.bus import connect  # noqa: PLC0415 - see above
+        from polywire.client.tls import client_context  # noqa: PLC0415 - see above
+
+        url = self.url or os.environ.get("POLYWIRE_URL") or self.default
+        adapter_of(parse(url, user=self.user, environment={}))
+        tls = None
+        if self.ca is not None or self.cert is not None:
+            tls = client_context(ca=self.ca, certificate=self.cert, key=self.key)
+        return connect(
+            url,
+            user=self.user,
+            token=None if self.token_file is None else self.token_file.read_text(encoding="utf-8").strip(),
+            tls=tls,
+            connect_time=self.connect_time,
+            client_id=self.client_id,
+            qos=self.qos,
+        )
+
+
+OPTIONS: Final[Mapping[str, Any]] = {
+    "url": Url,
+    "user": User,
+    "token_file": TokenFile,
+    "ca": Ca,
+    "cert": Certificate,
+    "key": Key,
+    "connect_time": ConnectTime,
+    "qos": Qos,
+    "client_id": ClientId,
+}
+"""The fields of ``Connection`` that are options."""
+
+
+def connecting(default: str = DEFAULT_URL) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command all of ``OPTIONS``; its own parameter ``connection`` gets what they say."""
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_options(**given: Any) -> None:
+            named = {name: given.pop(name) for name in OPTIONS}
+            command(connection=Connection(**named, default=default), **given)
+
+        own = inspect.signature(command)
+        parameters = [each for name, each in own.parameters.items() if name != "connection"]
+        for field in fields(Connection):
+            if field.name in OPTIONS:
+                assert field.default is not MISSING  # noqa: S101 - all options have one
+                parameters.append(
+                    inspect.Parameter(
+                        field.name,
+                        inspect.Parameter.KEYWORD_ONLY,
+                        default=field.default,
+                        annotation=OPTIONS[field.name],
+                    )
+                )
+        with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined] # inspect's
+        with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_options
+
+    return decorated
+
+
+class What(StrEnum):
+    """What ``polywire bench`` can measure. It is here so that its help loads no client."""
+
+    pubsub = "pubsub"
+    publish = "publish"
+    call = "call"

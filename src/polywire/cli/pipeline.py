@@ -1,23 +1,41 @@
-"""``polywire pipeline``: turn the journal into tables, now or all the time, and look at them.
+"""``polywire pipeline``: turn the journal into tables, once or continuously, and look at them.
 
-Everything of Spark is imported by the commands themselves, so that the others start quickly.
+Spark and rich are imported by the commands themselves, so that the others start quickly.
 """
 
+import csv
+import json
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date
+from dataclasses import asdict
+from datetime import date, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from polywire.cli.options import ConfigFile, config_errors_reported, examples
-from polywire.cli.pipeline_output import Format, print_statuses, rows_read, waiting, write_rows
 from polywire.errors import PolywireError
 
 if TYPE_CHECKING:
+    from polywire.pipeline.status import Status
     from polywire.pipeline.table import Table
+
+
+WIDEST = 80
+"""Characters of a value in a table for people."""
+
+
+class Format(StrEnum):
+    """How the rows of an answer are written."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -299,3 +317,132 @@ def day(option: str, text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a day; write 2026-01-31", param_hint=option) from None
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show that something is in progress, on a terminal."""
+    from rich import progress as bars  # noqa: PLC0415 - see above
+    from rich.console import Console  # noqa: PLC0415 - see above
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    words = bars.TextColumn("{task.description}")
+    with bars.Progress(bars.SpinnerColumn(), words, bars.TimeElapsedColumn(), console=console, transient=True) as shown:
+        shown.add_task(what, total=None)
+        yield
+
+
+@contextmanager
+def rows_read(*, once: bool) -> Iterator[Callable[[list["Status"]], None]]:
+    """Show how far the queries are: a bar for each, up to what the journal has."""
+    from rich import progress as bars  # noqa: PLC0415 - see above
+    from rich.console import Console  # noqa: PLC0415 - see above
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with bars.Progress(
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("{task.fields[speed]}"),
+        bars.TimeElapsedColumn(),
+        console=console,
+        transient=not once,
+    ) as shown:
+        tasks: dict[str, Any] = {}
+
+        def watch(statuses: list["Status"]) -> None:
+            for status in statuses:
+                if status.query not in tasks:
+                    tasks[status.query] = shown.add_task(status.query, total=None, speed="")
+                speed = f"{status.rows_per_second:,.0f} rows/s"
+                done = sum(status.place.values())
+                shown.update(tasks[status.query], completed=done, total=done + status.lag, speed=speed)
+
+        yield watch
+
+
+def print_statuses(lake: str, token: str | None, *, as_json: bool = False, err: bool = False) -> None:
+    """How far each query of a lake is, now."""
+    from polywire.pipeline.notes import Notes  # noqa: PLC0415 - needs Arrow
+    from polywire.pipeline.status import lag_now, read_statuses  # noqa: PLC0415 - as above
+
+    found = [(status, lag_now(status, token)) for status in read_statuses(Notes(lake))]
+    if as_json:
+        for status, lag in found:
+            typer.echo(json.dumps({**asdict(status), "lag": None if lag is None else asdict(lag)}))
+        return
+    if not found:
+        typer.echo(f"{lake}: no query ever ran here; 'polywire pipeline run' starts some", err=True)
+        return
+    from rich.console import Console  # noqa: PLC0415 - see above
+    from rich.table import Table as Grid  # noqa: PLC0415 - see above
+
+    table = Grid("query", "state", "tables", "step", "rows/s", "last step", "behind", box=None, pad_edge=False)
+    for status, lag in found:
+        behind = "?" if lag is None else f"{lag.rows:,} rows, {lag.seconds:.1f} s" if lag.rows else "0 rows"
+        speed = f"{status.rows_per_second:,.0f}"
+        ago = f"{status.batch_seconds:.1f} s long, {_ago(status.updated)}"
+        table.add_row(status.query, status.state, ", ".join(status.tables), str(status.batch), speed, ago, behind)
+    Console(stderr=err, highlight=False, markup=False, width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def write_rows(columns: list[str], rows: list[tuple[Any, ...]], form: Format) -> None:
+    """The rows of an answer, on standard output."""
+    if form is Format.json:
+        for row in rows:
+            typer.echo(json.dumps(dict(zip(columns, map(_plain, row), strict=True)), ensure_ascii=False))
+    elif form is Format.csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_text(value) for value in row] for row in rows)
+    else:
+        from rich.console import Console  # noqa: PLC0415 - see above
+        from rich.table import Table as Grid  # noqa: PLC0415 - see above
+
+        table = Grid(*columns)
+        for row in rows:
+            table.add_row(*(_short(_text(value)) for value in row))
+        Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200).print(table)
+        typer.echo(f"{len(rows)} rows" if len(rows) != 1 else "1 row")
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; octets that are no text in hexadecimal."""
+    if isinstance(value, (bytes, bytearray)):
+        return _text(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, (bytes, bytearray)):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return "0x" + bytes(value).hex()
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="milliseconds")
+    return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def _short(text: str) -> str:
+    line = text.replace("\n", "⏎")
+    return line if len(line) <= WIDEST else line[: WIDEST - 1] + "…"
+
+
+def _ago(updated: str) -> str:
+    then = datetime.fromisoformat(updated)
+    return f"{max((datetime.now(then.tzinfo) - then).total_seconds(), 0):.0f} s ago"

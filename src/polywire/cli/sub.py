@@ -1,4 +1,4 @@
-"""``polywire sub``: messages as they come, as a live view on a terminal, as lines in a pipe."""
+"""``polywire sub``: messages as they come, in a live view or as lines; and ``polywire demand``."""
 
 import asyncio
 import contextlib
@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polywire.cli.connecting import Connection, connecting
-from polywire.cli.ending import Ending
-from polywire.cli.options import examples
-from polywire.cli.printing import Form, Printer
-from polywire.cli.running import run
+from polywire.cli.lifecycle import Ending, run
+from polywire.cli.options import DEMAND_URL, Connection, connecting, examples
+from polywire.cli.output import Form, Printer, print_json, shown
 
 if TYPE_CHECKING:
     from polywire.client.bus import Bus
     from polywire.client.message import Message
+
 
 Handle = Callable[["Message"], None]
 
@@ -108,7 +107,7 @@ async def _shown(
 ) -> AsyncIterator[Handle]:
     """What is done with each message: a view, or lines, written ``at_once`` where it is acknowledged then."""
     if form is None and sys.stdout.isatty():
-        from polywire.cli.sub_view import live_view  # noqa: PLC0415 - slow to import, and only a terminal needs it
+        from polywire.cli.view import live_view  # noqa: PLC0415 - slow to import, and only a terminal needs it
 
         async with live_view(bus, patterns) as handle:
             yield handle
@@ -124,3 +123,36 @@ async def _shown(
         yield put
     finally:
         printer.flush()
+
+
+demand_epilog = examples(
+    "polywire demand 'camera/*'",
+    "polywire demand camera/door --json --url fmqp://10.0.0.5",
+)
+
+
+@connecting(DEMAND_URL)
+def demand(
+    connection: Connection,
+    pattern: Annotated[str, typer.Argument(help="Topics; * is one level.", show_default=False)],
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many changes.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+) -> None:
+    """Watch how many subscribers topics have, on whatever protocol: a line for each change, until Ctrl-C.
+
+    Only FMQP tells this. What is known already comes first.
+    """
+
+    async def work() -> None:
+        came = 0
+        async with connection.open() as bus, bus.watch_demand(pattern) as changes:
+            async for change in changes:
+                if as_json:
+                    print_json({"channel": change.channel, "subscribers": change.subscribers})
+                else:
+                    typer.echo(f"{shown(change.channel)}\t{change.subscribers}")
+                came += 1
+                if came == count:
+                    return
+
+    run("demand", work(), endless=True)

@@ -12,9 +12,9 @@ from typing import Any, Final
 import typer
 
 from polywire.cli.journal_options import Selection
-from polywire.cli.progress import progress
-from polywire.cli.running import watched
-from polywire.cli.scanning import open_place, scan
+from polywire.cli.journal_rows import open_place, scan
+from polywire.cli.lifecycle import watched
+from polywire.cli.output import progress
 from polywire.client.bus import Bus, connect
 from polywire.client.features import can
 from polywire.errors import PolywireError

@@ -1,4 +1,7 @@
-"""Rows of the journal on standard output: lines for people, JSON lines and an Arrow stream for programs."""
+"""The rows of a journal that a selection means, and how ``polywire journal cat`` and ``tail`` print them.
+
+They are lines for people, JSON lines, or an Arrow stream for programs.
+"""
 
 import base64
 import json
@@ -10,7 +13,80 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import typer
 
+from polywire import journal
+from polywire.cli.journal_options import Form, OnCorrupt, Selection, fail
+from polywire.journal.errors import NoJournal
+from polywire.journal.reader import Journal
 from polywire.journal.schema import PLAIN_SCHEMA
+
+BACKWARDS = 1024
+"""How many rows from the end are looked at first for the last few that match; then ever more."""
+
+
+def open_place(place: str, token: str | None = None) -> Journal:
+    """The journal at a path, a URI or a hub's address; ``NoJournal`` where there is none."""
+    found = journal.open(place, token=token) if place.startswith(("http://", "https://")) else journal.open(place)
+    if not found.exists:
+        raise NoJournal(place)
+    return found
+
+
+def scan(found: Journal, selection: Selection, **more: Any) -> Iterator[Any]:
+    """The batches of the rows that are wanted."""
+    return found.scan(**arguments(selection), **more)
+
+
+def arguments(selection: Selection) -> dict[str, Any]:
+    """What ``Journal.scan`` is to be called with for a selection."""
+    found: dict[str, Any] = {}
+    for name, place in (("from", selection.since), ("to", selection.until)):
+        if place is not None:
+            found[f"{name}_time" if isinstance(place, datetime) else f"{name}_offset"] = place
+    for name in ("channels", "kinds", "protocols"):
+        wanted = getattr(selection, name)
+        if wanted:
+            found[name] = list(wanted)
+    return found
+
+
+def limited(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:
+    """The batches up to so many rows."""
+    left = limit
+    for batch in batches:
+        if left is None:
+            yield batch
+            continue
+        if left <= 0:
+            return
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+        if left <= 0:
+            return
+
+
+def last_rows(found: Journal, selection: Selection, count: int, **more: Any) -> list[Any]:
+    """The last ``count`` rows that match, as batches, found from the end without reading all of the journal."""
+    wanted = arguments(selection)
+    first = max(found.first_offset, wanted.pop("from_offset", 0))
+    end = min(found.end_offset, wanted.pop("to_offset", found.end_offset))
+    step = max(BACKWARDS, count)
+    kept: list[Any] = []
+    rows = 0
+    while end > first and rows < count:
+        begin = max(first, end - step)
+        batches = list(found.scan(**wanted, from_offset=begin, to_offset=end, **more))
+        kept = batches + kept
+        rows += sum(batch.num_rows for batch in batches)
+        end, step = begin, step * 2
+    surplus = rows - count
+    while surplus > 0 and kept:
+        if kept[0].num_rows <= surplus:
+            surplus -= kept.pop(0).num_rows
+        else:
+            kept[0] = kept[0].slice(surplus)
+            surplus = 0
+    return [batch for batch in kept if batch.num_rows]
+
 
 FORMATS: Final = ("human", "json", "arrow")
 HUMAN_COLUMNS: Final = (
@@ -160,3 +236,53 @@ def _human_line(*, colours: bool) -> Callable[[dict[str, Any]], str]:
         return "  ".join(parts)
 
     return line
+
+
+class RowPrinter:
+    """Prints the rows of a selection. Options that don't go together end the command."""
+
+    def __init__(self, selection: Selection, form: Form, columns: str | None, on_corrupt: OnCorrupt) -> None:
+        self._selection = selection
+        wanted = _columns(columns, form)
+        reaction = "raise" if on_corrupt is OnCorrupt.fail else on_corrupt.value
+        self._how: dict[str, Any] = {"columns": wanted, "on_corrupt": reaction}
+        self._form = form
+
+    def print_rows(self, place: str, token: str | None, limit: int | None) -> None:
+        """The rows of a journal from the oldest on, as many as the limit allows."""
+        found = open_place(place, token)
+        writer = self._writer()
+        for batch in limited(scan(found, self._selection, **self._how), limit):
+            writer.write(batch)
+        writer.close()
+
+    def print_last(self, place: str, token: str | None, lines: int, *, follow: bool) -> None:
+        """The last rows, and then those that come, if they are to be followed."""
+        found = open_place(place, token)
+        end = found.end_offset
+        writer = self._writer()
+        for batch in last_rows(found, self._selection, lines, **self._how):
+            writer.write(batch)
+        if follow:
+            for batch in found.follow(from_offset=end, **arguments(self._selection), **self._how):
+                writer.write(batch)
+        writer.close()
+
+    def _writer(self) -> RowWriter:
+        return make_writer(self._form.value, self._how["columns"])
+
+
+def _columns(text: str | None, form: Form) -> list[str] | None:
+    if form is Form.human:
+        if text is not None:
+            fail("--columns: lines for people have their own columns; use --format json or arrow", code=2)
+        return list(HUMAN_COLUMNS)
+    if form is Form.arrow and sys.stdout.isatty():
+        fail("--format arrow: standard output is a terminal; send it into a file or another program", code=2)
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in PLAIN_SCHEMA.names:
+            fail(f"--columns: {name!r} is none of {', '.join(PLAIN_SCHEMA.names)}", code=2)
+    return names

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import polywire
-from polywire.cli import main, replaying
-from polywire.cli.replaying import BusTarget, Place
+from polywire.cli import journal_replay, main
+from polywire.cli.journal_replay import BusTarget, Place
 from polywire.client.bus import Bus
 from polywire.errors import PolywireError
 from polywire.journal.kinds import RETAIN_FLAG
@@ -99,7 +99,7 @@ def buses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, FakeBus, dict[str,
         )
         return done, target.left
 
-    monkeypatch.setattr(replaying, "replay_to", replay_to)
+    monkeypatch.setattr(journal_replay, "replay_to", replay_to)
     return made
 
 
@@ -257,7 +257,7 @@ def test_an_interruption_tells_with_which_command_to_go_on(
     journal: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
 ) -> None:
     bus = StuckBus(2, how)
-    monkeypatch.setattr(replaying, "connect", lambda *_, **__: contextlib.nullcontext(bus))
+    monkeypatch.setattr(journal_replay, "connect", lambda *_, **__: contextlib.nullcontext(bus))
     words = ["--speed", "max", "--rename", "a=b c", "--channel", "a/**", "--url", "umq://me:secret@127.0.0.1:9"]
     result = run(journal, "--to", "6", *words)
     assert result.exit_code == 130

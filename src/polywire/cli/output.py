@@ -1,16 +1,19 @@
-"""How the commands write what came: as text for people, lines, JSON lines, or the octets as they are.
+"""What the commands write: messages as text, lines, JSON or bytes, short numbers and rates, and progress bars.
 
 What came from elsewhere is never written to a terminal as it is: control characters could do anything there.
 """
 
 import asyncio
 import base64
+import collections
 import json
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -144,3 +147,103 @@ def say(words: str, *, quiet: bool = False) -> None:
 def print_json(found: Mapping[str, Any]) -> None:
     """One JSON object on one line, at once."""
     typer.echo(json.dumps(found, ensure_ascii=False))
+
+
+BARS: Final = " ▁▂▃▄▅▆▇█"
+STEP: Final = 0.5
+"""Seconds between two samples."""
+
+
+class Rate:
+    """A number that grows, sampled every now and then: ``sample`` is called at least twice a second."""
+
+    def __init__(self, kept: int = 40, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begun = self._at = clock()
+        self._counted = 0
+        self._total = 0
+        self._steps: collections.deque[float] = collections.deque(maxlen=kept)
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return self._clock() - self._begun
+
+    @property
+    def now(self) -> float:
+        """How many a second, of late."""
+        recent = list(self._steps)[-2:]
+        return sum(recent) / len(recent) if recent else self.mean
+
+    @property
+    def mean(self) -> float:
+        """How many a second, since the beginning."""
+        return self._total / self.seconds if self.seconds > 0 else 0.0
+
+    def sample(self, total: int) -> None:
+        """So many there are by now."""
+        self._total = total
+        now = self._clock()
+        if now - self._at >= STEP:
+            self._steps.append((total - self._counted) / (now - self._at))
+            self._at, self._counted = now, total
+
+    def bars(self) -> str:
+        """The last samples as bars, the newest at the right."""
+        highest = max(self._steps, default=0.0)
+        if highest <= 0:
+            return BARS[0] * len(self._steps)
+        last = len(BARS) - 1
+        # What is little is still to be told from nothing.
+        return "".join(BARS[0 if step <= 0 else max(1, round(step / highest * last))] for step in self._steps)
+
+
+def short(number: float, unit: str = "") -> str:
+    """A number in few characters: 950, 12.3 k, 4.56 M."""
+    for limit, factor, letter in ((1e3, 1.0, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e15, 1e9, "G")):
+        if number < limit:
+            scaled = number / factor
+            digits = 0 if letter == "" else 2 if scaled < 10 else 1 if scaled < 100 else 0
+            text = f"{scaled:.{digits}f}"
+            return f"{text} {letter}{unit}".rstrip()
+    return f"{number:.2g} {unit}".rstrip()
+
+
+def took(seconds: float) -> str:
+    """A time in few characters: 850 µs, 1.25 ms, 3.40 s."""
+    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (float("inf"), 1.0, "s")):
+        if seconds < limit:
+            scaled = seconds * factor
+            digits = 0 if unit == "µs" else 2 if scaled < 10 else 1
+            return f"{scaled:.{digits}f} {unit}"
+    raise ValueError(seconds)
+
+
+Advance = Callable[[int, str], None]
+"""Called with what is done so far, and a few words about it."""
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Advance]:
+    """A bar from 0 to ``total`` (None: nobody knows), while the block runs."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _words: None
+        return
+    from rich import progress as bars  # noqa: PLC0415 - slow to import, and only a terminal needs it
+    from rich.console import Console  # noqa: PLC0415 - as above
+
+    columns = (
+        bars.SpinnerColumn(),
+        bars.TextColumn(what, markup=False),
+        bars.BarColumn(),
+        bars.TaskProgressColumn(),
+        bars.TextColumn("{task.fields[words]}", markup=False),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total, words="")
+
+        def advance(done: int, words: str) -> None:
+            bar.update(task, completed=done, words=words)
+
+        yield advance

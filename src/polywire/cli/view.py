@@ -13,12 +13,12 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from polywire.cli.printing import shown, shown_body
-from polywire.cli.rates import Rate, short
+from polywire.cli.output import Rate, short, shown, shown_body
 
 if TYPE_CHECKING:
     from polywire.client.bus import Bus
     from polywire.client.message import Message
+
 
 CHANNELS: Final = 5000
 """Channels that are counted each by itself; those that come later count together."""

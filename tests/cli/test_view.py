@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from polywire.cli import sub_view
-from polywire.cli.sub_view import View
+from polywire.cli import view as view_module
+from polywire.cli.view import View
 from polywire.client.message import Message
 
 
@@ -51,7 +51,7 @@ def test_a_lost_connection_is_shown() -> None:
 
 def test_channels_are_bounded() -> None:
     view = View("x")
-    for number in range(sub_view.CHANNELS + 50):
+    for number in range(view_module.CHANNELS + 50):
         view.put(Message(str(number), b""))
-    assert len(view._channels) <= sub_view.CHANNELS + 1
-    assert view._channels[sub_view.OTHERS].count == 50
+    assert len(view._channels) <= view_module.CHANNELS + 1
+    assert view._channels[view_module.OTHERS].count == 50

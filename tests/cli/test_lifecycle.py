@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import typer
 
-from polywire.cli.running import Code, CommandError, code_of, run
+from polywire.cli.lifecycle import Code, CommandError, code_of, run
 from polywire.client.errors import (
     AddressError,
     BufferFull,
