@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from polywire.cli import user
-from polywire.security.userfile import make_user
-from polywire.security.users import load_users
+from polywire.security.users import load_users, make_user
 from tests.security.hashing import CountingHasher
 
 COMMAND = [sys.executable, "-m", "polywire.cli.user"]

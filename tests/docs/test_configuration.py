@@ -4,7 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
-from polywire.security.userfile import make_user, put_user
+from polywire.security.users import make_user, put_user
 from polywire.server.config import Config, Loaded, load
 from polywire.server.config.keys import root
 from tests.docs.configuration_tables import PAGE, page_with_tables

@@ -21,7 +21,7 @@ import pytest
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
 from polywire.registry import names
-from polywire.security.userfile import make_user, put_user
+from polywire.security.users import make_user, put_user
 from polywire.server.address import Address
 from polywire.server.gate import Gate
 from polywire.server.http import HttpLimits

@@ -27,7 +27,7 @@ from polywire.hub.recorder import Recorder
 from polywire.journal.committer import BatchMaker
 from polywire.journal.log import Log
 from polywire.registry import HTTP_CODE, by_name
-from polywire.security.userfile import make_user, put_user
+from polywire.security.users import make_user, put_user
 from polywire.server.http import Refused
 from polywire.server.ingest import SCHEMA, decode
 from polywire.server.parts import Part, note

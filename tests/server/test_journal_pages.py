@@ -12,7 +12,7 @@ import pytest
 from polywire import journal
 from polywire.journal.format import ENTRY_OCTETS
 from polywire.journal.log import Log
-from polywire.security.userfile import make_user, put_user
+from polywire.security.users import make_user, put_user
 from tests.hub_process import running_hub
 from tests.journal.rows import rows
 from tests.security.signing import SECRET, signed

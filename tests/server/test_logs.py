@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from polywire.protocols.mqtt import Connack, Connect, Publish, encode
-from polywire.security.userfile import make_user, put_user
+from polywire.security.users import make_user, put_user
 from polywire.server.logs import JsonFormatter
 from tests.hub_process import LISTEN, HubProcess, running_hub
 from tests.wires import Plain, connected

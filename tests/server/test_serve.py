@@ -21,7 +21,7 @@ from polywire.journal import open as open_journal
 from polywire.protocols.fmqp import Publication, Subscription
 from polywire.protocols.fmqp.frames import LAST_WILL
 from polywire.protocols.mqtt import Connack, Connect, Pingreq, Pingresp, encode
-from polywire.security.userfile import make_user, put_user
+from polywire.security.users import make_user, put_user
 from polywire.server.address import parse_address
 from polywire.server.listeners import _not_listening
 from tests.hub_process import LISTEN, HubProcess, running_hub

@@ -38,7 +38,7 @@ def demo(
         typer.echo("polywire: the tables need Spark: pip install 'polywire[pipeline]', or use --no-tables", err=True)
         raise typer.Exit(1)
     if run:
-        from polywire.demo.running import run_both  # noqa: PLC0415 - only here
+        from polywire.demo.story import run_both  # noqa: PLC0415 - only here
 
         place = Path() if folder is None else folder
         place.mkdir(parents=True, exist_ok=True)

@@ -48,8 +48,7 @@ def add(
 
     * `pass show hub/anna | polywire user add anna --password-stdin`
     """
-    from polywire.security.userfile import make_user, put_user  # noqa: PLC0415 - see above
-    from polywire.security.users import UserFileError  # noqa: PLC0415 - see above
+    from polywire.security.users import UserFileError, make_user, put_user  # noqa: PLC0415 - see above
 
     if no_password and password_stdin:
         fail("--no-password and --password-stdin exclude each other", code=2)
@@ -70,8 +69,7 @@ def remove(name: Name, file: File = DEFAULT_FILE) -> None:
 
     Example: `polywire user remove anna`
     """
-    from polywire.security.userfile import remove_user  # noqa: PLC0415 - see above
-    from polywire.security.users import UserFileError  # noqa: PLC0415 - see above
+    from polywire.security.users import UserFileError, remove_user  # noqa: PLC0415 - see above
 
     try:
         removed = remove_user(file, name)
@@ -91,8 +89,12 @@ def list_users(file: File = DEFAULT_FILE) -> None:
     from rich.console import Console  # noqa: PLC0415 - see above
     from rich.table import Table  # noqa: PLC0415 - see above
 
-    from polywire.security.userfile import permission_problem  # noqa: PLC0415 - see above
-    from polywire.security.users import NO_PASSWORD, UserFileError, load_users  # noqa: PLC0415 - see above
+    from polywire.security.users import (  # noqa: PLC0415 - see above
+        NO_PASSWORD,
+        UserFileError,
+        load_users,
+        permission_problem,
+    )
 
     try:
         users = load_users(file)

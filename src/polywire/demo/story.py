@@ -1,8 +1,15 @@
-"""The story that ``polywire demo`` tells, scene by scene; each scene checks that what it tells is true."""
+"""The story that ``polywire demo`` tells, scene by scene, and the hub it plays on.
+
+The hub is a process of its own, with a journal; it is killed and started again on the same ports. Each scene checks
+that what it tells is true. ``run_both`` is ``make run``: hub and pipeline in the foreground until they are stopped.
+"""
 
 import asyncio
 import contextlib
+import json
+import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,7 +17,103 @@ from pathlib import Path
 from typing import Any
 
 from polywire.demo.greenhouse import TANK, Sensor, irrigation, order_jobs, watch, water, work
-from polywire.demo.hub import DemoError, DemoHub
+from polywire.errors import PolywireError
+from polywire.registry import built_in, protocols
+
+START_SECONDS = 60.0
+LISTENERS = {"http": "http://127.0.0.1:{}"} | {
+    each.name: re.sub(r"\d+(?=/|$)", "{}", each.listeners[0].default) for each in built_in() if each.listeners
+}
+"""The HTTP listener, and the first one of each protocol."""
+
+
+class DemoError(PolywireError):
+    """A part of the demo did not do its part."""
+
+
+class DemoHub:
+    """One hub on loopback, on ports that were free when it was made."""
+
+    def __init__(self, journal: Path) -> None:
+        self.journal = journal
+        self._ports = {key: _free_port() for key in LISTENERS}
+        self._process: asyncio.subprocess.Process | None = None
+        self._log = journal.with_suffix(".log")
+
+    def url(self, protocol: str) -> str:
+        """Where clients of a protocol connect to."""
+        return f"{protocol}://127.0.0.1:{self._ports[protocol]}"
+
+    async def start(self) -> dict[str, str]:
+        """Start it and wait until it listens. Returns the addresses of its ``ready`` line."""
+        command = [sys.executable, "-m", "polywire", "serve", "--set", f"journal.path={self.journal}"]
+        for key in [each.key for protocol in protocols() for each in protocol.listeners if each.key not in LISTENERS]:
+            command += ["--set", f"listen.{key}=off"]
+        for key, address in LISTENERS.items():
+            command += ["--set", f"listen.{key}={address.format(self._ports[key])}"]
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=log)
+        assert self._process.stdout is not None  # noqa: S101 - a pipe was asked for
+        try:
+            line = await asyncio.wait_for(self._process.stdout.readline(), START_SECONDS)
+        except TimeoutError:
+            line = b""
+        if not line.startswith(b"ready "):
+            await self.stop(signal.SIGKILL)
+            raise DemoError(f"the hub did not start; its log is {self._log}")
+        addresses: dict[str, str] = json.loads(line.removeprefix(b"ready "))
+        return addresses
+
+    async def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it: SIGTERM lets it finish its work, SIGKILL does not."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            process.send_signal(how)
+            await process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+STOP_SECONDS = 60.0
+
+
+async def run_both(folder: Path, say: Callable[[str], None], *, tables: bool = True) -> int:
+    """Run the hub on its usual ports, and the pipeline behind it, until SIGINT or SIGTERM. Returns an exit code."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(each, stopped.set)
+    journal, lake = folder / "journal", folder / "lake"
+    # The hub ends last, so that the pipeline gets what it leaves behind. Ctrl-C is for us, who tell both in order.
+    hub = await _started("serve", "--set", f"journal.path={journal}")
+    processes = [hub]
+    if tables:
+        processes.insert(0, await _started("pipeline", "run", "--journal", str(journal), "--lake", str(lake)))
+        say(f"the tables are in {lake}; Ctrl-C ends hub and pipeline")
+    ends = [asyncio.ensure_future(process.wait()) for process in processes]
+    waiting = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([waiting, *ends], return_when=asyncio.FIRST_COMPLETED)
+    asked = stopped.is_set()
+    waiting.cancel()
+    for process, end in zip(processes, ends, strict=True):
+        if not end.done():
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(end), STOP_SECONDS)
+        if not end.done():
+            process.kill()
+        await end
+    return 0 if asked else 1
+
+
+async def _started(*words: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(sys.executable, "-m", "polywire", *words, start_new_session=True)
+
 
 READINGS = 25
 JOBS = 40

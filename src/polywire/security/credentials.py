@@ -1,4 +1,8 @@
-"""What a client presents to prove who it is, whatever protocol it speaks."""
+"""What a client presents to prove who it is, in any protocol, and the names that users and groups can have.
+
+A client's certificate has been verified by TLS before it comes here; this only reads who it was issued to, from what
+``ssl.SSLObject.getpeercert()`` returns.
+"""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +10,52 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from polywire.errors import PolywireError
-from polywire.security.names import TOKEN_USER
+
+MAX_NAME: Final = 255
+"""In characters: more than any name a person or a certificate authority gives."""
+
+TOKEN_USER: Final = "token"  # noqa: S105 - a user's name, not a secret
+"""The user name under which a password is a token; no user of a file is called so."""
+
+
+def name_problem(name: str) -> str | None:
+    """Why a client can't go by this name, however it is proven, or None where it can."""
+    if not name:
+        return "a name is not empty"
+    if len(name) > MAX_NAME:
+        return f"a name has at most {MAX_NAME} characters, this one has {len(name)}"
+    if not name.isprintable():
+        return "a name has printable characters only"
+    if name != name.strip():
+        return "a name neither begins nor ends with a space"
+    return None
+
+
+def user_name_problem(name: str) -> str | None:
+    """Why a user of a file can't have this name, or None where it can."""
+    problem = name_problem(name)
+    if problem is not None:
+        return problem
+    for character in name:
+        if character in "/*+#:,":
+            return f"a user's name has none of / * + # : , in it, {name!r} has {character!r}"
+    if name.startswith("$"):
+        return f"a user's name does not begin with '$', {name!r} does"
+    if name == TOKEN_USER:
+        return f"{TOKEN_USER!r} is the name under which clients send a token as password; choose another"
+    return None
+
+
+def group_name_problem(name: str) -> str | None:
+    """Why a group can't have this name, or None where it can."""
+    problem = name_problem(name)
+    if problem is not None:
+        return problem.replace("a name", "a group's name")
+    for character in name:
+        if character in ":,":
+            return f"a group's name has neither ':' nor ',' in it, {name!r} has"
+    return None
+
 
 HELLO_KEYS: Final = frozenset({"user", "password", "token"})
 
@@ -54,3 +103,68 @@ def read_hello(
         if not isinstance(value, str):
             raise CredentialsError(f'"{key}" in the hello\'s payload is not a text')
     return Credentials(found.get("user", ""), found.get("password"), found.get("token"), certificate, listener)
+
+
+SOURCES: Final = {"cn": "", "dns": "DNS", "email": "email", "uri": "URI"}
+"""Where the name may stand: the subject's common name, or one kind of subject alternative name."""
+
+
+class CertificateError(PolywireError):
+    """A certificate that names nobody, or not clearly. ``reason`` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateNames:
+    """Which part of a certificate is the user's name: ``"cn"``, ``"dns"``, ``"email"`` or ``"uri"``."""
+
+    source: str = "cn"
+
+    def __post_init__(self) -> None:
+        if self.source not in SOURCES:
+            raise CertificateError(f"a certificate's name is one of {', '.join(SOURCES)}, not {self.source!r}")
+
+    def name(self, certificate: Mapping[str, object]) -> str:
+        """The name, or a ``CertificateError`` where there is none, more than one, or one that can't be a name."""
+        found = common_names(certificate) if self.source == "cn" else alternative_names(certificate, self.source)
+        if len(found) != 1:
+            raise CertificateError(f"the certificate has {len(found)} names of kind {self.source}, one is needed")
+        problem = name_problem(found[0])
+        if problem is not None:
+            raise CertificateError(f"the certificate's name {found[0]!r}: {problem}")
+        return found[0]
+
+
+def common_names(certificate: Mapping[str, object]) -> list[str]:
+    """The common names of the subject."""
+    subject = certificate.get("subject", ())
+    return (
+        [
+            value
+            for part in subject
+            if isinstance(part, tuple)
+            for pair in part
+            if isinstance(pair, tuple) and len(pair) == 2
+            for key, value in [pair]
+            if key == "commonName" and isinstance(value, str)
+        ]
+        if isinstance(subject, tuple)
+        else []
+    )
+
+
+def alternative_names(certificate: Mapping[str, object], source: str) -> list[str]:
+    """The subject alternative names of one kind."""
+    names = certificate.get("subjectAltName", ())
+    return (
+        [
+            pair[1]
+            for pair in names
+            if isinstance(pair, tuple) and len(pair) == 2 and pair[0] == SOURCES[source] and isinstance(pair[1], str)
+        ]
+        if isinstance(names, tuple)
+        else []
+    )

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from polywire.errors import PolywireError
 from polywire.hub.access import AccessRule, AccessRules, Identity
-from polywire.security.authenticator import Authenticator
-from polywire.security.certificates import CertificateNames
-from polywire.security.keys import load_keys
-from polywire.security.throttle import Throttle
-from polywire.security.tokens import Tokens
+from polywire.security.authenticator import Authenticator, Throttle
+from polywire.security.credentials import CertificateNames
+from polywire.security.tokens import Tokens, load_keys
 from polywire.security.users import load_users
 from polywire.server.config import Config, ConfigError, Problem
 from polywire.server.config.schema import Auth
