@@ -27,7 +27,7 @@ from benchmarks.pipeline_traffic import write_traffic
 from benchmarks.scenarios import Choice, run
 from polywire.pipeline.jobs import Job
 from polywire.pipeline.lake import Lake
-from polywire.pipeline.running import Runner
+from polywire.pipeline.runner import Runner
 from polywire.pipeline.spark import spark_session
 from polywire.pipeline.tables import TABLES
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from benchmarks.pipeline_traffic import batch
 from polywire.journal.log import Log
 from polywire.pipeline.jobs import Job
-from polywire.pipeline.running import Runner
+from polywire.pipeline.runner import Runner
 from polywire.pipeline.tables import TABLES
 
 ROWS = 100

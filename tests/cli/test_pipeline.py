@@ -11,8 +11,7 @@ from polywire.cli import main
 from polywire.cli.pipeline import Format, journal_place, write_rows
 from polywire.pipeline import spark as starting
 from polywire.pipeline.errors import JavaMissingError
-from polywire.pipeline.notes import Notes
-from polywire.pipeline.status import of_progress, write_status
+from polywire.pipeline.status import Notes, of_progress, write_status
 from tests.pipeline.traffic import messages, write_journal
 
 

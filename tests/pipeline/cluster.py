@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from polywire.pipeline.java import find_java
+from polywire.pipeline.spark import find_java
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 PATIENCE = 90.0

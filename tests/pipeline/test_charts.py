@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from polywire.pipeline.charts import Bar, Series, bars, compact, lines, shortened, stacked
+from polywire.pipeline.report import Bar, Series, bars, compact, lines, shortened, stacked
 
 TIMES = [datetime(2026, 1, 31, 12) + timedelta(minutes=minute) for minute in range(3)]  # noqa: DTZ001 - of the page
 

@@ -2,7 +2,7 @@ import pytest
 
 from polywire.journal.storage import JournalAwayError
 from polywire.pipeline.errors import DataLossError
-from polywire.pipeline.failures import LONGEST_PAUSE, QueryFailedError, failure_of, pause_before
+from polywire.pipeline.runner import LONGEST_PAUSE, QueryFailedError, failure_of, pause_before
 
 
 @pytest.mark.parametrize(

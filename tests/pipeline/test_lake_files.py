@@ -7,9 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from polywire.pipeline.compaction import compact_rows
 from polywire.pipeline.errors import LakeError
-from polywire.pipeline.lake_files import Folder
+from polywire.pipeline.lake import Folder, compact_rows
 
 
 class Killed(Exception):  # noqa: N818 - not an error of anybody

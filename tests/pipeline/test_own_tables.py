@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from polywire.pipeline.errors import PipelineError
-from polywire.pipeline.own_tables import load_tables
+from polywire.pipeline.table import load_tables
 from polywire.pipeline.tables import TABLES
 
 GOOD = '''

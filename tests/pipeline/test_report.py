@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from polywire.pipeline.charts import COLOURS
 from polywire.pipeline.errors import LakeError
 from polywire.pipeline.lake import Lake
-from polywire.pipeline.report import page, write_report
-from polywire.pipeline.report_data import ReportData, gather
+from polywire.pipeline.report import COLOURS, ReportData, gather, page, write_report
 from polywire.pipeline.tables import TABLES
 from polywire.registry import built_in_names
 from tests.pipeline.tables.made_traffic import made

@@ -3,12 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from polywire.pipeline.backfilling import check_passed
 from polywire.pipeline.errors import OptionError, PipelineError
-from polywire.pipeline.failures import reason_of
 from polywire.pipeline.jobs import trigger_interval
-from polywire.pipeline.notes import Notes
-from polywire.pipeline.status import Lag, lag_now, next_time, of_progress, read_statuses, write_status
+from polywire.pipeline.runner import check_passed, reason_of
+from polywire.pipeline.status import Lag, Notes, lag_now, next_time, of_progress, read_statuses, write_status
 from polywire.pipeline.tables import TABLES
 from tests.pipeline.traffic import START, messages, write_journal
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from polywire.pipeline.batches import batch_writer
 from polywire.pipeline.lake import Lake
+from polywire.pipeline.runner import batch_writer
 from polywire.pipeline.table import Table, table
 from tests.pipeline.tables.rows import batched, collected, numbered, row
 

@@ -1,5 +1,5 @@
-from polywire.pipeline.offsets import TICK
-from polywire.pipeline.ticks import Clock
+from polywire.pipeline.journals import TICK
+from polywire.pipeline.source import Clock
 
 SECOND = 1_000_000
 

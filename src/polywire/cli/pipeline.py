@@ -119,9 +119,8 @@ def run(
     Started again after whatever end, it goes on where it was: each row of the journal counts once.
     """
     with errors_reported():
-        from polywire.pipeline.groups import closure  # noqa: PLC0415 - see above
-        from polywire.pipeline.jobs import Job, trigger_interval  # noqa: PLC0415 - see above
-        from polywire.pipeline.running import Runner  # noqa: PLC0415 - see above
+        from polywire.pipeline.jobs import Job, closure, trigger_interval  # noqa: PLC0415 - see above
+        from polywire.pipeline.runner import Runner  # noqa: PLC0415 - see above
 
         trigger_interval(trigger)
         job = Job(
@@ -169,8 +168,8 @@ def backfill(
 ) -> None:
     """Make whole days of the tables anew from the journal, and put them in the place of what is there."""
     with errors_reported():
-        from polywire.pipeline.backfilling import backfill as fill  # noqa: PLC0415 - see above
         from polywire.pipeline.jobs import Job  # noqa: PLC0415 - see above
+        from polywire.pipeline.runner import backfill as fill  # noqa: PLC0415 - see above
 
         begin, end = day("--from", first), day("--to", last or first)
         job = Job(
@@ -216,7 +215,7 @@ def query(
 ) -> None:
     """Ask the tables with SQL."""
     with errors_reported():
-        from polywire.pipeline.querying import ask  # noqa: PLC0415 - see above
+        from polywire.pipeline.lake import ask  # noqa: PLC0415 - see above
 
         known = all_tables(files)
         spark = start_spark(master, memory, conf)
@@ -271,7 +270,7 @@ def start_spark(master: str | None, memory: str | None, conf: list[str] | None) 
 
 def all_tables(files: list[Path] | None) -> "dict[str, Table]":
     """Our tables and those of the user's files."""
-    from polywire.pipeline.own_tables import load_tables  # noqa: PLC0415 - see above
+    from polywire.pipeline.table import load_tables  # noqa: PLC0415 - see above
     from polywire.pipeline.tables import TABLES  # noqa: PLC0415 - see above
 
     found = dict(TABLES)
@@ -369,8 +368,7 @@ def rows_read(*, once: bool) -> Iterator[Callable[[list["Status"]], None]]:
 
 def print_statuses(lake: str, token: str | None, *, as_json: bool = False, err: bool = False) -> None:
     """How far each query of a lake is, now."""
-    from polywire.pipeline.notes import Notes  # noqa: PLC0415 - needs Arrow
-    from polywire.pipeline.status import lag_now, read_statuses  # noqa: PLC0415 - as above
+    from polywire.pipeline.status import Notes, lag_now, read_statuses  # noqa: PLC0415 - needs Arrow
 
     found = [(status, lag_now(status, token)) for status in read_statuses(Notes(lake))]
     if as_json:

@@ -3,10 +3,9 @@
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from polywire.pipeline.columns import spark_schema
 from polywire.pipeline.options import SourceOptions
 from polywire.pipeline.sink import BatchWriter, StreamWriter
-from polywire.pipeline.source import BatchReader, StreamReader
+from polywire.pipeline.source import BatchReader, StreamReader, spark_schema
 
 NAME = "polywire"
 

@@ -1,26 +1,307 @@
-"""The lake: the tables as Parquet files in folders, written exactly once and readable by anything that reads Parquet.
+"""The lake: the tables as Parquet files, written exactly once and readable by anything that reads Parquet.
 
 ``docs/pipeline.md`` describes the layout. Tables that are written row by row lie in ``<lake>/<table>/``. Of an
 aggregate the parts lie in ``<lake>/_parts/<table>/``; ``read`` merges them, and ``refresh`` writes what they come to
 into ``<lake>/<table>/``, for readers that know nothing of parts.
+
+The files of a table are changed so that a crash does no harm. New files are written aside and moved in. A batch that
+was moved in is noted as committed; one that was not is moved out again before it is written again. Files that replace
+others (compaction, a finished table made again) come in by a *swap*: a note of what comes and what goes is written
+first, so that a swap that was cut short can be finished, and a reader who comes in between knows which files count.
 """
 
+import fcntl
+import glob
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from polywire.pipeline.compaction import Compaction, compact_rows
-from polywire.pipeline.errors import LakeError
-from polywire.pipeline.lake_files import STAGING, Folder
+from polywire.pipeline.errors import LakeError, PipelineError
 from polywire.pipeline.table import Table
 from polywire.pipeline.tables import TABLES
+
+SUFFIX: Final = ".parquet"
+COMMITS: Final = "_commits"
+STAGING: Final = "_staging"
+SWAPS: Final = "_swaps"
+LOCKS: Final = "_locks"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The folder ``home`` of a table's files in the lake ``root``. ``name`` is unique in the lake."""
+
+    root: Path
+    home: Path
+    name: str
+
+    def files(self, under: Path | None = None) -> list[Path]:
+        """The files that count, in order; of a swap that is under way either the old ones or the new."""
+        found = set(self._listed(under or self.home))
+        for swap in self._swaps():
+            found -= {self.home / gone for gone in swap["remove"]}
+            for staged, final in swap["add"].items():
+                path = self.home / final
+                if (under or self.home) in path.parents:
+                    found.add(path if path.exists() else self.root / staged)
+        return sorted(found)
+
+    def days(self) -> list[str]:
+        """The days there are files of."""
+        if not self.home.is_dir():
+            return []
+        return sorted(path.name.removeprefix("day=") for path in self.home.glob("day=*") if path.is_dir())
+
+    def staging(self) -> Path:
+        """A new folder to write into, on the same file system."""
+        return self.root / STAGING / f"{self.name}-{uuid.uuid4().hex}"
+
+    def committed(self, query: str) -> int:
+        """The last batch of this query that is wholly there; -1 for none."""
+        try:
+            return int(json.loads(self._commit_file(query).read_text(encoding="utf-8"))["batch"])
+        except FileNotFoundError:
+            return -1
+
+    def move_in(self, staged: Path, query: str, batch: int, *, durable: bool) -> int:
+        """Take in the files of a batch, and note that it is there. Returns how many files."""
+        self._check(query)
+        prefix = f"{query}-{batch:010d}-"
+        begun = self._commit_file(query).with_suffix(".begun")
+        if begun.exists():  # somebody was killed here
+            for place in _read(begun):
+                for left in (self.home / place).glob(f"{glob.escape(prefix)}*"):
+                    left.unlink()
+        staged_files = self._listed(staged)
+        places = sorted({str(path.parent.relative_to(staged)) for path in staged_files})
+        _write(begun, places, durable=durable)
+        for count, path in enumerate(staged_files):
+            if durable:
+                _sync(path)
+            _move(path, self.home / path.parent.relative_to(staged) / f"{prefix}{count:05d}{SUFFIX}")
+        _write(self._commit_file(query), {"batch": batch, "files": len(staged_files)})
+        begun.unlink()
+        shutil.rmtree(staged, ignore_errors=True)
+        return len(staged_files)
+
+    def settled(self, files: list[Path]) -> list[Path]:
+        """Those of the files that no batch may still take out again."""
+        done: dict[str, int] = {}
+        found = []
+        for path in files:
+            name = path.stem.rsplit("-", 2)
+            if len(name) == 3 and name[1].isdigit():
+                query, batch = name[0], int(name[1])
+                if query not in done:
+                    done[query] = self.committed(query)
+                if batch > done[query]:
+                    continue
+            found.append(path)
+        return found
+
+    def swap(self, staged: Path, remove: list[Path]) -> int:
+        """Put all files of a folder in the place of others, whole or not at all. Returns how many came in."""
+        number = uuid.uuid4().hex
+        add = {}
+        for count, path in enumerate(self._listed(staged)):
+            _sync(path)
+            final = path.parent.relative_to(staged) / f"swap{number}-{count:05d}{SUFFIX}"
+            add[str(path.relative_to(self.root))] = str(final)
+        note = self.root / SWAPS / self.name / f"{number}.json"
+        _write(note, {"add": add, "remove": [str(path.relative_to(self.home)) for path in remove]})
+        self.finish_swaps()
+        shutil.rmtree(staged, ignore_errors=True)
+        return len(add)
+
+    def finish_swaps(self) -> None:
+        """Bring to an end what was begun, by us or by somebody who was killed."""
+        for note in self._notes():
+            swap = _read(note)
+            for staged, final in swap["add"].items():
+                source = self.root / staged
+                if source.exists():
+                    _move(source, self.home / final)
+            for gone in swap["remove"]:
+                (self.home / gone).unlink(missing_ok=True)
+            for place in {Path(gone).parent for gone in swap["remove"]}:
+                _drop_empty(self.home / place, self.home)
+            note.unlink()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """For whoever puts files in the place of others: one at a time, over all processes of this machine."""
+        folder = self.root / LOCKS
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / self.name).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.finish_swaps()
+            yield
+
+    def _listed(self, folder: Path) -> list[Path]:
+        if not folder.is_dir():
+            return []
+        return sorted(path for path in folder.rglob(f"*{SUFFIX}") if not path.name.startswith((".", "_")))
+
+    def _notes(self) -> list[Path]:
+        return sorted((self.root / SWAPS / self.name).glob("*.json"))
+
+    def _swaps(self) -> list[Any]:
+        found = []
+        for note in self._notes():
+            try:
+                found.append(_read(note))
+            except FileNotFoundError:  # finished just now: the listing may be older
+                continue
+        return found
+
+    def _commit_file(self, query: str) -> Path:
+        return self.root / COMMITS / self.name / f"{query}.json"
+
+    def _check(self, query: str) -> None:
+        if not query or "/" in query or query.startswith((".", "_")):
+            raise LakeError(self.name, f"a query can't be called {query!r}: its name is part of file names")
+
+
+def _read(note: Path) -> Any:
+    return json.loads(note.read_text(encoding="utf-8"))
+
+
+def _write(path: Path, content: Any, *, durable: bool = True) -> None:
+    """The file has either its old content or the new, whatever happens."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(content, file)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+    if durable:
+        _sync(path.parent)
+
+
+def _move(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        source.rename(target)
+    except FileNotFoundError:  # the folder was empty, and somebody has just removed it
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.rename(target)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _drop_empty(folder: Path, home: Path) -> None:
+    """Remove a folder nothing is left in, and those above it."""
+    while folder != home:
+        try:
+            folder.rmdir()
+        except OSError:
+            return  # something is in it, or it is gone
+        folder = folder.parent
+
+
+LARGE: Final = 128 << 20
+"""A file of this size is left as it is."""
+ROW_GROUP: Final = 128 << 10
+"""Rows in a group: what a reader decompresses at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """How many files were made into how many."""
+
+    before: int
+    after: int
+
+    def __add__(self, other: "Compaction") -> "Compaction":
+        return Compaction(self.before + other.before, self.after + other.after)
+
+
+def compact_rows(folder: Folder, least: int) -> Compaction:
+    """One file instead of many small ones, in each folder that has at least ``least`` of them."""
+    total = Compaction(0, 0)
+    by_place: dict[Path, list[Path]] = {}
+    for path in folder.settled(folder.files()):
+        by_place.setdefault(path.parent, []).append(path)
+    for place, files in by_place.items():
+        small = [path for path in files if path.stat().st_size < LARGE]
+        if len(small) < max(least, 2):
+            continue
+        for chosen in _lots(small):
+            staged = folder.staging()
+            target = staged / place.relative_to(folder.home)
+            target.mkdir(parents=True)
+            _join(chosen, target / "part.parquet")
+            total += Compaction(len(chosen), folder.swap(staged, chosen))
+    return total
+
+
+def _lots(files: list[Path]) -> list[list[Path]]:
+    """The files in lots that make a large one each; a last single one is left alone."""
+    lots: list[list[Path]] = [[]]
+    octets = 0
+    for path in files:
+        if octets >= LARGE:
+            lots.append([])
+            octets = 0
+        lots[-1].append(path)
+        octets += path.stat().st_size
+    return [lot for lot in lots if len(lot) > 1]
+
+
+def _join(files: list[Path], target: Path) -> None:
+    """All rows of the files in one, file by file; never more than some of them in memory."""
+    schema: Any = pa.unify_schemas([pq.read_schema(path) for path in files]).with_metadata(
+        pq.read_schema(files[-1]).metadata
+    )
+    with pq.ParquetWriter(target, schema, compression="zstd", use_dictionary=_coded(files[0])) as writer:
+        for path in files:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(ROW_GROUP):
+                    writer.write_batch(_fitted(batch, schema), row_group_size=ROW_GROUP)
+
+
+def _coded(path: Path) -> list[str]:
+    """The columns for which a dictionary was worth it when they were first written."""
+    with pq.ParquetFile(path) as file:
+        if not file.metadata.num_row_groups:
+            return []
+        group = file.metadata.row_group(0)
+        columns = [group.column(number) for number in range(group.num_columns)]
+        return [column.path_in_schema for column in columns if column.has_dictionary_page]
+
+
+def _fitted(batch: Any, schema: Any) -> Any:
+    """The batch with the columns of a schema: one that came later is null in older files."""
+    if batch.schema.equals(schema):
+        return batch
+    arrays = []
+    for field in schema:
+        index = batch.schema.get_field_index(field.name)
+        arrays.append(pa.nulls(batch.num_rows, field.type) if index < 0 else batch.column(index).cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
 
 PARTS: Final = "_parts"
 REFRESHED: Final = "_refreshed"
@@ -208,3 +489,27 @@ def _session(spark: SparkSession | None) -> SparkSession:
     if found is None:
         raise LakeError("*", "no Spark session is active: begin one with polywire.spark_session()")
     return found
+
+
+def create_views(spark: SparkSession, lake: str, tables: Mapping[str, Table]) -> list[str]:
+    """Make the tables of a lake known to a session; their names."""
+    found = Lake(lake, tables)
+    names = found.tables()
+    for name in names:
+        found.read(name, spark).createOrReplaceTempView(name)
+    return names
+
+
+def ask(
+    spark: SparkSession, lake: str, tables: Mapping[str, Table], sql: str, limit: int
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The answer to a question: its columns and, up to ``limit``, its rows."""
+    names = create_views(spark, lake, tables)
+    if not names:
+        raise PipelineError(f"{lake}: there are no tables yet; 'polywire pipeline run --once' makes them")
+    try:
+        answer = spark.sql(sql)
+        return answer.columns, [tuple(row) for row in answer.limit(limit).collect()]
+    except (AnalysisException, ParseException) as error:
+        told = str(error).strip().partition("\n")[0]
+        raise PipelineError(f"{told} (tables: {', '.join(names)})") from None

@@ -1,18 +1,359 @@
-"""The report: one HTML page with everything in it, charts of the lake's tables. It loads nothing from anywhere."""
+"""The report: one HTML page with everything in it, charts of the lake's tables. It loads nothing from anywhere.
 
-from collections.abc import Callable
-from datetime import UTC, datetime
+What it shows is taken out of the tables as a few small lists, whatever the tables' size. Charts are SVG, drawn in a box
+of fixed width that the browser scales; colours come from the page's style sheet, and what a mark stands for is in its
+title.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from html import escape
 from importlib.resources import files
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
-from polywire.pipeline.charts import COLOURS, Bar, Series, bars, compact, lines, shortened, stacked
+from polywire.pipeline.errors import LakeError
 from polywire.pipeline.lake import Lake
-from polywire.pipeline.report_data import ReportData, Rows, gather
 from polywire.registry import built_in_names
+
+WIDTH: Final = 960
+HEIGHT: Final = 260
+LEFT: Final = 64
+RIGHT: Final = 12
+TOP: Final = 12
+BOTTOM: Final = 28
+BAR: Final = 26
+COLOURS: Final = 8
+"""Colours there are; further series begin anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One name with a value for each point in time; None where there is none. ``colour`` is a number."""
+
+    name: str
+    values: Sequence[float | None]
+    colour: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One row of a chart by name. ``values`` stand one behind the other, in the order of the chart's parts."""
+
+    name: str
+    values: Sequence[float]
+    note: str = ""
+
+
+def stacked(times: Sequence[datetime], series: Sequence[Series], unit: str) -> str:
+    """For each point in time a bar, made of the series one upon the other."""
+    totals = [sum(one.values[index] or 0 for one in series) for index in range(len(times))]
+    scale = _Scale(max(totals, default=0))
+    step = (WIDTH - LEFT - RIGHT) / max(len(times), 1)
+    marks = []
+    for index, time in enumerate(times):
+        base = 0.0
+        for one in series:
+            value = one.values[index] or 0
+            if not value:
+                continue
+            top, bottom = scale.y(base + value), scale.y(base)
+            base += value
+            told = f"{_clock(time, times)} {one.name}: {compact(value)} {unit}"
+            marks.append(
+                f'<rect class="s{one.colour % COLOURS}" x="{LEFT + index * step + step * 0.06:.1f}" y="{top:.1f}" '
+                f'width="{max(step * 0.88, 0.8):.1f}" height="{max(bottom - top, 0.4):.1f}">'
+                f"<title>{escape(told)}</title></rect>"
+            )
+    return legend([(one.name, one.colour) for one in series]) + _framed(scale, times, "".join(marks), unit)
+
+
+def lines(times: Sequence[datetime], series: Sequence[Series], unit: str) -> str:
+    """Each of the series as a line; it is broken where there is no value."""
+    scale = _Scale(max((value for one in series for value in one.values if value is not None), default=0))
+    step = (WIDTH - LEFT - RIGHT) / max(len(times), 1)
+    marks = []
+    for one in series:
+        colour = one.colour % COLOURS
+        run: list[str] = []
+        for index, value in enumerate([*one.values, None]):
+            if value is None:
+                if len(run) > 1:
+                    marks.append(f'<polyline class="l{colour}" points="{" ".join(run)}"/>')
+                run = []
+                continue
+            x, y = LEFT + (index + 0.5) * step, scale.y(value)
+            run.append(f"{x:.1f},{y:.1f}")
+            told = f"{_clock(times[index], times)} {one.name}: {compact(value)} {unit}"
+            marks.append(
+                f'<circle class="s{colour}" cx="{x:.1f}" cy="{y:.1f}" r="2.2"><title>{escape(told)}</title></circle>'
+            )
+    return legend([(one.name, one.colour) for one in series]) + _framed(scale, times, "".join(marks), unit)
+
+
+def bars(rows: Sequence[Bar], parts: Sequence[str], unit: str) -> str:
+    """For each name a bar from the left, made of its parts."""
+    most = max((sum(row.values) for row in rows), default=0) or 1
+    names, room = 300, WIDTH - 300 - 150
+    marks = []
+    for index, row in enumerate(rows):
+        y = index * BAR
+        marks.append(
+            f'<text class="name" x="{names - 10}" y="{y + 17}" text-anchor="end">{escape(shortened(row.name, 38))}'
+            f"<title>{escape(row.name)}</title></text>"
+        )
+        x = float(names)
+        for number, value in enumerate(row.values):
+            width = value / most * room
+            told = f"{row.name}: {compact(value)} {unit} {parts[number]}".strip()
+            marks.append(
+                f'<rect class="s{number % COLOURS}" x="{x:.1f}" y="{y + 4}" width="{width:.1f}" height="{BAR - 8}">'
+                f"<title>{escape(told)}</title></rect>"
+            )
+            x += width
+        note = row.note or compact(sum(row.values))
+        marks.append(f'<text class="value" x="{x + 8:.1f}" y="{y + 17}">{escape(note)}</text>')
+    height = max(len(rows), 1) * BAR
+    known = legend([(name, number) for number, name in enumerate(parts)]) if len(parts) > 1 else ""
+    return f'{known}<svg viewBox="0 0 {WIDTH} {height}" role="img">{"".join(marks)}</svg>'
+
+
+def legend(names: Sequence[tuple[str, int]]) -> str:
+    """Which colour is what."""
+    keys = "".join(f'<span><i class="k{colour % COLOURS}"></i>{escape(name)}</span>' for name, colour in names)
+    return f'<p class="legend">{keys}</p>'
+
+
+def compact(value: float) -> str:
+    """A number as people read it: 950, 12.3 k, 4 M."""
+    for limit, sign in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / (1e3 if sign == 'k' else limit):.3g} {sign}"
+    return f"{value:.3g}" if value != int(value) else f"{int(value)}"
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, without its middle where it is too long."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
+
+
+class _Scale:
+    """Values to heights, with a top that is a round number."""
+
+    def __init__(self, most: float) -> None:
+        power = 10 ** floor(log10(most)) if most > 0 else 1
+        self.step = next((power * part for part in (0.25, 0.5, 1, 2) if most / (power * part) <= 5), power * 2)
+        self.top = max(ceil(most / self.step), 1) * self.step
+
+    def y(self, value: float) -> float:
+        return TOP + (1 - value / self.top) * (HEIGHT - TOP - BOTTOM)
+
+    def ticks(self) -> list[float]:
+        return [self.step * index for index in range(round(self.top / self.step) + 1)]
+
+
+def _framed(scale: _Scale, times: Sequence[datetime], marks: str, unit: str) -> str:
+    """Marks between an axis of values and one of times."""
+    lines_ = [
+        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{scale.y(value):.1f}" y2="{scale.y(value):.1f}"/>'
+        f'<text class="axis" x="{LEFT - 8}" y="{scale.y(value) + 4:.1f}" text-anchor="end">{compact(value)}</text>'
+        for value in scale.ticks()
+    ]
+    step = (WIDTH - LEFT - RIGHT) / max(len(times), 1)
+    every = _between_labels(times)
+    labels = [
+        f'<text class="axis" x="{LEFT + (index + 0.5) * step:.1f}" y="{HEIGHT - 8}" text-anchor="middle">'
+        f"{_clock(time, times)}</text>"
+        for index, time in enumerate(times)
+        if (time.hour * 60 + time.minute) % every == 0
+    ]
+    name = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(unit)} over time">'
+    return f"{name}{''.join(lines_)}{marks}{''.join(labels)}</svg>"
+
+
+def _between_labels(times: Sequence[datetime]) -> int:
+    """Minutes between two times that are written, so that there are ten or fewer, at round times."""
+    minutes = (times[-1] - times[0]).total_seconds() / 60 if times else 0
+    return next((step for step in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720) if minutes / step <= 10), 1440)
+
+
+def _clock(time: datetime, times: Sequence[datetime]) -> str:
+    """The time, with the day where the chart spans several."""
+    several = times[0].date() != times[-1].date()
+    return time.strftime("%d %b %H:%M" if several else "%H:%M")
+
+
+BINS: Final = 96
+WIDTHS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 360, 720, 1440)
+"""Minutes a point in time may stand for; the first that gives few enough is taken."""
+MOST_ROWS: Final = 12
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """Everything on the page. ``times`` are the points in time all charts have; a list is empty where its table is."""
+
+    times: Sequence[datetime]
+    minutes: int
+    totals: dict[str, float]
+    traffic: Rows
+    channels: Rows
+    latency: Rows
+    methods: Rows
+    demand: Rows
+    subscribers: Rows
+    faults: Rows
+    raw: Rows
+    sessions: Rows
+    protocols: Rows
+
+
+def gather(lake: Lake, spark: SparkSession) -> ReportData:
+    """Read the tables. Those that are not there are shown as empty."""
+    there = {name: lake.read(name, spark) for name in lake.tables()}
+    if "traffic" not in there:
+        raise LakeError("traffic", f"nothing of it is in {lake.path} yet: run 'polywire pipeline run --once' first")
+    traffic = there["traffic"].cache()
+    try:
+        span = _all(traffic.agg(sf.min("minute").alias("first"), sf.max("minute").alias("last")))[0]
+        first, last = span["first"], span["last"]
+        minutes = next((width for width in WIDTHS if (last - first) / timedelta(minutes=width) < BINS), WIDTHS[-1])
+        return _gathered(there, traffic, _times(first, last, minutes), minutes)
+    finally:
+        traffic.unpersist()
+
+
+def _gathered(there: dict[str, DataFrame], traffic: DataFrame, times: Sequence[datetime], minutes: int) -> ReportData:
+    calls, faults, demand, sessions = (there.get(name) for name in ("calls", "faults", "demand", "sessions"))
+    by_time = traffic.groupBy(_bin("minute", minutes), "protocol").agg(_sum("messages"), _sum("bytes"))
+    by_channel = traffic.groupBy("channel").agg(_sum("messages"), _sum("bytes"))
+    totals = {key: float(value or 0) for key, value in _all(traffic.agg(_sum("messages"), _sum("bytes")))[0].items()}
+    data = ReportData(
+        times=times,
+        minutes=minutes,
+        totals=totals,
+        traffic=_all(by_time),
+        channels=_all(by_channel.orderBy(sf.desc("messages")).limit(MOST_ROWS)),
+        latency=[] if calls is None else _all(_calls(calls.groupBy(_bin("requested", minutes)))),
+        methods=[]
+        if calls is None
+        else _all(_calls(calls.groupBy("service", "method")).orderBy(sf.desc("calls")).limit(MOST_ROWS)),
+        demand=[] if demand is None else _all(_waste(demand)),
+        subscribers=[] if demand is None else _all(_wanted(demand)),
+        faults=[] if faults is None else _all(_why(faults)),
+        raw=[] if faults is None else _all(faults.orderBy(sf.desc("ts")).select(*_RAW).limit(MOST_ROWS)),
+        sessions=[] if sessions is None else _all(_at_once(sessions, minutes)),
+        protocols=[] if sessions is None else _all(_by_protocol(sessions)),
+    )
+    totals["calls"] = float(sum(row["calls"] for row in data.latency))
+    totals["failed"] = float(sum(row["failed"] for row in data.latency))
+    totals["faults"] = float(sum(row["faults"] for row in data.faults))
+    totals["sessions"] = float(sum(row["sessions"] for row in data.protocols))
+    return data
+
+
+_RAW: Final = ("ts", "protocol", "client", "rule", "reason", "raw", "size")
+
+
+def _calls(grouped: Any) -> DataFrame:
+    """How long calls of each group took; those that timed out took no time."""
+    answered = sf.when(sf.col("outcome") != "timeout", sf.col("latency_ms"))
+    made: DataFrame = grouped.agg(
+        sf.count("*").alias("calls"),
+        sf.count_if(sf.col("outcome") != "ok").alias("failed"),
+        sf.count_if(sf.col("outcome") == "timeout").alias("timeouts"),
+        *[sf.percentile_approx(answered, share, 1000).alias(f"p{round(share * 100)}") for share in (0.5, 0.95, 0.99)],
+    )
+    return made
+
+
+def _waste(demand: DataFrame) -> DataFrame:
+    """Topics by what was published to them with nobody listening."""
+    published = demand.groupBy("channel").agg(_sum("published"), _sum("unheard"))
+    return published.filter("published > 0").orderBy(sf.desc("unheard"), sf.desc("published")).limit(MOST_ROWS)
+
+
+def _wanted(demand: DataFrame) -> DataFrame:
+    """Patterns by how many want them: at the end, and at most. Not those of hubs and clients themselves, with ``$``."""
+    return (
+        demand.groupBy("channel")
+        .agg(
+            sf.max_by("subscribers", "minute").alias("now"),
+            sf.max("subscribers").alias("most"),
+            _sum("joined"),
+            _sum("left"),
+        )
+        .filter("(joined > 0 or left > 0) and not startswith(channel, '$')")
+        .orderBy(sf.desc("most"), sf.desc("joined"))
+        .limit(MOST_ROWS)
+    )
+
+
+def _why(faults: DataFrame) -> DataFrame:
+    reason = sf.concat_ws(": ", sf.coalesce("rule", "fault"), "reason")
+    return (
+        faults.groupBy("protocol", reason.alias("reason")).agg(sf.count("*").alias("faults")).orderBy(sf.desc("faults"))
+    )
+
+
+def _at_once(sessions: DataFrame, minutes: int) -> DataFrame:
+    """By how many the sessions open in each stretch of time change, by protocol: each counts where it ended, too."""
+    came = sessions.select("protocol", _bin("connected", minutes), sf.lit(1).alias("change"))
+    ended = sessions.filter("ended is not null")
+    left = ended.select("protocol", _bin("ended", minutes, 1), sf.lit(-1).alias("change"))
+    return came.unionByName(left).groupBy("time", "protocol").agg(_sum("change"))
+
+
+def _by_protocol(sessions: DataFrame) -> DataFrame:
+    state = sf.col("state")
+    return (
+        sessions.groupBy("protocol")
+        .agg(
+            sf.count("*").alias("sessions"),
+            sf.count_if(state == "open").alias("open"),
+            sf.count_if(state == "lost").alias("lost"),
+            sf.percentile_approx("seconds", 0.5, 1000).alias("seconds"),
+            _sum("messages"),
+            _sum("bytes"),
+        )
+        .orderBy("protocol")
+    )
+
+
+def _sum(name: str) -> Column:
+    return sf.sum(name).alias(name)
+
+
+def _bin(name: str, minutes: int, later: int = 0) -> Column:
+    """The stretch of time a moment belongs to, or one so many ``later``."""
+    width = minutes * 60
+    return sf.timestamp_seconds((sf.floor(sf.unix_seconds(name) / width) + later) * width).alias("time")
+
+
+def _times(first: datetime, last: datetime, minutes: int) -> list[datetime]:
+    width = timedelta(minutes=minutes)
+    zero = datetime(1970, 1, 1)  # noqa: DTZ001 - all times here are UTC, as Spark collects them
+    begin = zero + (first - zero) // width * width
+    return [begin + width * index for index in range((last - begin) // width + 1)]
+
+
+def _all(rows: DataFrame) -> Rows:
+    found = []
+    for row in rows.toArrow().to_pylist():
+        found.append({name: _plain(value) for name, value in row.items()})
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value.astimezone(UTC).replace(tzinfo=None) if isinstance(value, datetime) else value
+
 
 STYLE: Final = "report.css"
 

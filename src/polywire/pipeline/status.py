@@ -1,18 +1,67 @@
-"""How far each query is: written by whoever runs it, read by ``polywire pipeline status``."""
+"""How far each query is: written by the process that runs it, read by ``polywire pipeline status``.
+
+It is kept in small JSON files beside the tables, in the lake's directory ``_pipeline``, with the checkpoints.
+"""
 
 import json
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 from typing import Any, Final
+
+from pyarrow import fs
 
 from polywire.journal.errors import JournalError
 from polywire.pipeline.errors import PipelineError
-from polywire.pipeline.journals import Journals
-from polywire.pipeline.notes import Notes
-from polywire.pipeline.offsets import TICK
+from polywire.pipeline.journals import TICK, Journals
+from polywire.pipeline.staging import open_location
 
-FOLDER: Final = "status"
+FOLDER: Final = "_pipeline"
+_SUFFIX: Final = ".json"
+
+
+class Notes:
+    """The notes of a lake, on a disk or any storage ``pyarrow.fs`` knows."""
+
+    def __init__(self, lake: str) -> None:
+        self._location = f"{lake.rstrip('/')}/{FOLDER}"
+
+    def checkpoint(self, query: str) -> str:
+        """Where Spark keeps how far a query is."""
+        return f"{self._location}/checkpoints/{query}"
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A note, or None where there is none."""
+        files, root = open_location(self._location)
+        try:
+            with files.open_input_stream(f"{root}/{name}{_SUFFIX}") as stream:
+                found = json.loads(stream.read())
+        except FileNotFoundError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    def write(self, name: str, note: dict[str, Any]) -> None:
+        """Write a note; whoever reads it meanwhile finds the old one or the new one, whole."""
+        files, root = open_location(self._location)
+        path = f"{root}/{name}{_SUFFIX}"
+        files.create_dir(str(PurePosixPath(path).parent), recursive=True)
+        fresh = f"{path}.{uuid.uuid4().hex}"
+        with files.open_output_stream(fresh) as stream:
+            stream.write(json.dumps(note, indent=1).encode())
+        files.move(fresh, path)
+
+    def names(self, folder: str) -> Iterator[str]:
+        """The notes in a folder, in order."""
+        files, root = open_location(self._location)
+        found = files.get_file_info(fs.FileSelector(f"{root}/{folder}", allow_not_found=True))
+        for name in sorted(PurePosixPath(info.path).name for info in found):
+            if name.endswith(_SUFFIX):
+                yield f"{folder}/{name.removesuffix(_SUFFIX)}"
+
+
+STATUSES: Final = "status"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +116,13 @@ def of_progress(
 
 def write_status(notes: Notes, status: Status) -> None:
     """Write down how far a query is."""
-    notes.write(f"{FOLDER}/{status.query}", asdict(status))
+    notes.write(f"{STATUSES}/{status.query}", asdict(status))
 
 
 def read_statuses(notes: Notes) -> list[Status]:
     """All queries that ever ran on a lake."""
     found = []
-    for name in notes.names(FOLDER):
+    for name in notes.names(STATUSES):
         note = notes.read(name)
         if note is not None:
             try:

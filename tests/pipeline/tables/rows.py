@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from polywire.journal.schema import PLAIN_SCHEMA
-from polywire.pipeline.columns import spark_schema
+from polywire.pipeline.source import spark_schema
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 

@@ -7,8 +7,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from polywire.pipeline.batches import batch_writer
 from polywire.pipeline.lake import Lake
+from polywire.pipeline.runner import batch_writer
 from polywire.pipeline.tables import TABLES
 from tests.pipeline.tables.made_traffic import made, shuffled
 from tests.pipeline.tables.reference import tables

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from polywire.pipeline.batches import batch_writer
 from polywire.pipeline.lake import Lake
+from polywire.pipeline.runner import batch_writer
 from polywire.pipeline.table import LIGHT_COLUMNS
 from polywire.pipeline.tables import TABLES
 from tests.pipeline.tables.test_batch_and_streaming import to_the_end

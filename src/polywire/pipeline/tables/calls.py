@@ -2,7 +2,7 @@
 
 The outcome follows from the times in the rows alone, so it is the same in batch and streaming: a call is ended by its
 last reply or an error, if that came within the timeout, else it timed out. Of rows at rest that is a plain aggregate.
-Of a stream it is found in ``call_stream``, as rows come.
+Of a stream it is found in ``matches``, as rows come.
 """
 
 from dataclasses import dataclass
@@ -23,10 +23,9 @@ from pyspark.sql.types import (
 
 from polywire.journal.kinds import LAST_FLAG
 from polywire.pipeline.table import Table
-from polywire.pipeline.tables import matching
-from polywire.pipeline.tables.call_stream import PAIRS, matched
-from polywire.pipeline.tables.kinds import has_flag, protocol
-from polywire.pipeline.tables.moments import MICROSECONDS, day_of, micros, moment
+from polywire.pipeline.tables import matches
+from polywire.pipeline.tables.expressions import MICROSECONDS, day_of, has_flag, micros, moment, protocol
+from polywire.pipeline.tables.matches import PAIRS, matched
 
 SCHEMA: Final = StructType(
     [
@@ -129,15 +128,15 @@ def _slim(rows: DataFrame, buckets: int) -> DataFrame:
     last = has_flag(LAST_FLAG)
     kind = sf.col("kind")
     role = (
-        sf.when(~whole, matching.CLOCK)
-        .when(kind == "request", sf.when(last, matching.REQUEST).otherwise(matching.OPENING))
-        .when((kind == "reply") & last, matching.REPLY)
-        .when(kind == "error", matching.ERROR)
-        .otherwise(matching.CLOCK)
+        sf.when(~whole, matches.CLOCK)
+        .when(kind == "request", sf.when(last, matches.REQUEST).otherwise(matches.OPENING))
+        .when((kind == "reply") & last, matches.REPLY)
+        .when(kind == "error", matches.ERROR)
+        .otherwise(matches.CLOCK)
     )
-    role = sf.coalesce(role, sf.lit(matching.CLOCK))
-    request = sf.col("role") < matching.REPLY
-    part = sf.col("role") < matching.CLOCK
+    role = sf.coalesce(role, sf.lit(matches.CLOCK))
+    request = sf.col("role") < matches.REPLY
+    part = sf.col("role") < matches.CLOCK
     return rows.withColumn("role", role).select(
         "node",
         sf.pmod(sf.xxhash64("correlation"), sf.lit(buckets)).cast("int").alias("bucket"),
@@ -150,7 +149,7 @@ def _slim(rows: DataFrame, buckets: int) -> DataFrame:
         sf.when(request, sf.col("client")).alias("client"),
         sf.when(request, sf.col("channel")).alias("channel"),
         "size",
-        sf.when(sf.col("role") == matching.ERROR, sf.col("headers")).alias("headers"),
+        sf.when(sf.col("role") == matches.ERROR, sf.col("headers")).alias("headers"),
     )
 
 
@@ -158,8 +157,8 @@ def _at_rest(slim: DataFrame, options: Options) -> DataFrame:
     """Pairs, of all rows at once."""
     timeout, lateness = _micros(options.timeout), _micros(options.lateness)
     role = sf.col("role")
-    request, end = role < matching.REPLY, role.isin(matching.REPLY, matching.ERROR)
-    first = sf.struct("offset", "at", *matching.FIRST)
+    request, end = role < matches.REPLY, role.isin(matches.REPLY, matches.ERROR)
+    first = sf.struct("offset", "at", *matches.FIRST)
     last = sf.struct(
         sf.col("role").alias("end_role"),
         sf.col("at").alias("end_at"),
@@ -184,7 +183,7 @@ def _at_rest(slim: DataFrame, options: Options) -> DataFrame:
     told = pairs.filter(came | settled).withColumn("in_time", came & in_time)
     return told.select(
         *[name for name in PAIRS.names if not name.startswith("end_")],
-        sf.when(sf.col("in_time"), sf.col("end_role")).otherwise(matching.TIMEOUT).alias("end_role"),
+        sf.when(sf.col("in_time"), sf.col("end_role")).otherwise(matches.TIMEOUT).alias("end_role"),
         sf.when(sf.col("in_time"), sf.col("end_at")).otherwise(sf.col("at") + timeout).alias("end_at"),
         sf.when(sf.col("in_time"), sf.col("end_size")).otherwise(0).alias("end_size"),
         sf.when(sf.col("in_time"), sf.col("end_headers")).alias("end_headers"),
@@ -225,8 +224,8 @@ def _finish(pairs: DataFrame) -> DataFrame:
 
 def _outcome() -> Column:
     role = sf.col("end_role")
-    timeout = (role == matching.TIMEOUT) | ((role == matching.ERROR) & sf.col("tag").eqNullSafe(TIMEOUT_TAG))
-    return sf.when(timeout, TIMEOUT).when(role == matching.ERROR, ERROR).otherwise(OK)
+    timeout = (role == matches.TIMEOUT) | ((role == matches.ERROR) & sf.col("tag").eqNullSafe(TIMEOUT_TAG))
+    return sf.when(timeout, TIMEOUT).when(role == matches.ERROR, ERROR).otherwise(OK)
 
 
 def _micros(seconds: float) -> int:

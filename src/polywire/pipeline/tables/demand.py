@@ -13,8 +13,7 @@ from pyspark.sql.types import DateType, LongType, StringType, StructField, Struc
 
 from polywire.journal.kinds import PERSISTENT_FLAG, UNHEARD_FLAG
 from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts
-from polywire.pipeline.tables.kinds import has_flag, is_start
-from polywire.pipeline.tables.moments import day_of, minute_of
+from polywire.pipeline.tables.expressions import day_of, has_flag, is_start, minute_of
 
 SCHEMA: Final = StructType(
     [

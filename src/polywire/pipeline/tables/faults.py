@@ -21,8 +21,7 @@ from pyspark.sql.types import (
 
 from polywire.journal.kinds import KINDS
 from polywire.pipeline.table import Table
-from polywire.pipeline.tables.kinds import TICK, protocol
-from polywire.pipeline.tables.moments import day_of
+from polywire.pipeline.tables.expressions import TICK, day_of, protocol
 
 SCHEMA: Final = StructType(
     [

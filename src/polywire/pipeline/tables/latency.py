@@ -12,7 +12,7 @@ from pyspark.sql.types import DateType, DoubleType, LongType, StringType, Struct
 
 from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table
 from polywire.pipeline.tables import calls
-from polywire.pipeline.tables.moments import day_of, minute_of
+from polywire.pipeline.tables.expressions import day_of, minute_of
 
 SCHEMA: Final = StructType(
     [

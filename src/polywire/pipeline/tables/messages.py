@@ -20,8 +20,7 @@ from pyspark.sql.types import (
 
 from polywire.journal.kinds import LAST_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG, UNHEARD_FLAG, WILL_FLAG
 from polywire.pipeline.table import Table
-from polywire.pipeline.tables.kinds import has_flag, is_message, protocol
-from polywire.pipeline.tables.moments import day_of
+from polywire.pipeline.tables.expressions import day_of, has_flag, is_message, protocol
 
 HEADERS: Final = MapType(StringType(), StringType())
 

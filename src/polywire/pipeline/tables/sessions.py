@@ -20,8 +20,7 @@ from pyspark.sql.types import (
 )
 
 from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts
-from polywire.pipeline.tables.kinds import is_message, is_start, protocol
-from polywire.pipeline.tables.moments import MICROSECONDS, day_of, micros
+from polywire.pipeline.tables.expressions import MICROSECONDS, day_of, is_message, is_start, micros, protocol
 
 SCHEMA: Final = StructType(
     [

@@ -10,8 +10,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType, TimestampType
 
 from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts
-from polywire.pipeline.tables.kinds import is_message, protocol
-from polywire.pipeline.tables.moments import day_of, minute_of
+from polywire.pipeline.tables.expressions import day_of, is_message, minute_of, protocol
 
 SCHEMA: Final = StructType(
     [

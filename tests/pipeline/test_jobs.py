@@ -4,8 +4,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from polywire.pipeline.errors import PipelineError
-from polywire.pipeline.groups import arrange, closure
-from polywire.pipeline.notes import Notes
+from polywire.pipeline.jobs import arrange, closure
+from polywire.pipeline.status import Notes
 from polywire.pipeline.table import Table
 
 

@@ -1,30 +1,148 @@
-"""Runs a job: one streaming query for each group of tables, watched until they end.
+"""Runs a job: one streaming query for each group of tables, watched until they end, or whole days again in batch.
 
-A query that fails for a reason that may pass is started again, after pauses that grow. It goes on where its checkpoint
+A query that fails for a reason that may pass is started again, after pauses that grow. Which reasons those are is read
+from Spark's words: what happened in a worker or in Spark itself comes as text. The query goes on where its checkpoint
 and the lake say, so that every row counts once all the same.
+
+A backfill replaces only days that the streaming queries have passed: what a query has still to read it would add again.
 """
 
 import contextlib
 import logging
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Final
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
 
+from pyspark import StorageLevel, inheritable_thread_target
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from polywire.pipeline.batches import batch_writer
-from polywire.pipeline.failures import Failure, QueryFailedError, failure_of, pause_before, told
-from polywire.pipeline.groups import Group, arrange, closure
-from polywire.pipeline.jobs import Job, trigger_interval
+from polywire.pipeline.errors import PipelineError
+from polywire.pipeline.jobs import Group, Job, arrange, closure, trigger_interval
 from polywire.pipeline.lake import Lake
-from polywire.pipeline.notes import Notes
 from polywire.pipeline.options import listed
-from polywire.pipeline.status import Status, of_progress, write_status
+from polywire.pipeline.status import Notes, Status, next_time, of_progress, read_statuses, write_status
 from polywire.pipeline.table import Table
+
+TRACEBACK: Final = "Traceback (most recent call last)"
+LONGEST_REASON: Final = 500
+"""Characters of an error that are shown."""
+
+LONGEST_PAUSE: Final = 30.0
+"""Seconds between two tries, at most."""
+
+PASSING: Final = (
+    r"\bJournalAwayError\b",  # a hub that starts again
+    r"Python worker failed to connect back",  # a machine that is too busy
+    r"Python worker exited unexpectedly",
+    r"ExecutorLostFailure",
+    r"\b(Connection(Refused|Reset|Aborted)?|BrokenPipe|Timeout)Error\b",
+    r"java\.net\.(Connect|SocketTimeout|NoRouteToHost)Exception",
+    r"AWS Error (NETWORK_CONNECTION|SERVICE_UNAVAILABLE|SLOW_DOWN|REQUEST_TIMEOUT|INTERNAL_FAILURE)",
+)
+"""Words of failures that have nothing to do with the rows or the tables."""
+
+
+class QueryFailedError(PipelineError):
+    """A streaming query ended with an error. ``query`` is its name, ``reason`` what Spark tells, short.
+
+    ``tries`` is how often it was started again before that without getting anything done.
+    """
+
+    def __init__(self, query: str, reason: str, tries: int = 0) -> None:
+        often = f" (and so it did when started again, {tries} times)" if tries else ""
+        super().__init__(f"the query {query!r} failed{often}: {reason}")
+        self.query = query
+        self.reason = reason
+        self.tries = tries
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a query ended, in one line. ``passing``: the same may go well later."""
+
+    reason: str
+    passing: bool
+
+
+def failure_of(error: Any) -> Failure:
+    """What an error means."""
+    return Failure(reason_of(error), any(re.search(words, str(error)) for words in PASSING))
+
+
+def pause_before(attempt: int, first: float) -> float:
+    """Seconds to wait before a try, the first one being number 1: twice as long each time."""
+    return min(first * 2.0 ** min(attempt - 1, 16), LONGEST_PAUSE)
+
+
+def told(write: Callable[[DataFrame, int], None], failures: list[Failure]) -> Callable[[DataFrame, int], None]:
+    """The same, with an error remembered here and told to Spark in one line.
+
+    Spark searches what it is told with a regular expression that overflows the stack on a long text, and the query then
+    ends without an error to be seen.
+    """
+
+    def written(batch: DataFrame, batch_id: int) -> None:
+        try:
+            write(batch, batch_id)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            failures.append(failure_of(error))
+            raise PipelineError(failures[-1].reason) from None
+
+    return written
+
+
+def reason_of(error: Any) -> str:
+    """The line of an error that says what is the matter: the one that ends a Python traceback, else the first."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    found = lines[0].strip() if lines else type(error).__name__
+    inside = False
+    for line in lines:
+        if TRACEBACK in line:
+            inside = True
+        elif inside and not line[0].isspace():
+            found, inside = line, False
+    return found[:LONGEST_REASON]
+
+
+def batch_writer(
+    lake: Lake, tables: Sequence[Table], query: str, followers: Sequence[Table] = ()
+) -> Callable[[DataFrame, int], None]:
+    """For ``foreachBatch``: write these tables of the journal's rows.
+
+    With one stateful table the batch is its rows already. ``followers`` are tables made after one of the others. The
+    first table is written before the others, which then are written side by side: writing a few rows is mostly waiting.
+    """
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        several = len(tables) + len(followers) > 1
+        if several:
+            batch.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            write_table(tables[0], batch, batch_id)
+            with ThreadPoolExecutor(max(len(tables) - 1, 1)) as pool:
+                # So that they belong to the query, and end with it.
+                target = inheritable_thread_target(batch.sparkSession)(write_table)
+                for done in [pool.submit(target, table, batch, batch_id) for table in tables[1:]]:
+                    done.result()
+        finally:
+            if several:
+                batch.unpersist()
+
+    def write_table(table: Table, batch: DataFrame, batch_id: int) -> None:
+        rows = batch if table.stateful else table.rows(batch)
+        lake.write_batch(table.name, rows, batch_id, query)
+        for follower in followers:
+            if follower.after == table.name:
+                lake.write_batch(follower.name, follower.rows(rows), batch_id, query)
+
+    return write
+
 
 POLL: Final = 1
 """Seconds between two looks at the queries."""
@@ -229,3 +347,55 @@ class Runner:
         if table.parts is not None:
             self._lake.refresh(table.name, self._spark)
         self._lake.compact(table.name, self._spark)
+
+
+AFTERMATH: Final = timedelta(seconds=120)
+"""How much more is read for a table that keeps state: what began in the last day may end a little later."""
+
+
+def backfill(spark: SparkSession, job: Job, first: date, last: date) -> Iterator[str]:
+    """Make the days from ``first`` to ``last`` of a job's tables anew; the name of each table when it is done."""
+    if last < first:
+        raise PipelineError(f"the last day, {last}, is before the first, {first}")
+    tables = closure(job.wanted or tuple(job.tables), job.tables)
+    end = _midnight(last) + timedelta(days=1)
+    check_passed(tables, {name: status for status in read_statuses(Notes(job.lake)) for name in status.tables}, end)
+    lake = Lake(job.lake, job.tables)
+    begin = _midnight(first)
+    made: dict[str, DataFrame] = {}
+    for table in sorted(tables, key=lambda table: table.after is not None):
+        source = made[table.after] if table.after is not None else _read(spark, job, table, begin, end)
+        made[table.name] = table.rows(source)
+        lake.replace(table.name, made[table.name], first, last)
+        yield table.name
+
+
+def check_passed(tables: tuple[Table, ...], statuses: Mapping[str, Status], end: datetime) -> None:
+    """Whether the queries that write these tables have read everything before ``end``."""
+    for table in tables:
+        status = statuses.get(table.name)
+        if status is None:
+            raise PipelineError(
+                f"table {table.name!r} was never written here, and whoever writes it first begins with the journal: "
+                "'polywire pipeline run --once' does that"
+            )
+        waiting = next_time(status)
+        if waiting is not None and waiting < end:
+            raise PipelineError(
+                f"the query {status.query!r} is at {waiting:%Y-%m-%d %H:%M:%S}, which is before {end:%Y-%m-%d}: "
+                "let it catch up first ('polywire pipeline run --once')"
+            )
+        if datetime.now(UTC) < end:
+            raise PipelineError(f"{end - timedelta(days=1):%Y-%m-%d} is not over yet: the stream writes it")
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def _read(spark: SparkSession, job: Job, table: Table, begin: datetime, end: datetime) -> DataFrame:
+    until = end + AFTERMATH if table.stateful else end
+    # Rows at rest have no ticks: what tells a stateful table the time is rows of any kind.
+    options = job.source_options(table.columns, () if table.stateful else table.kinds)
+    options |= {"startingTime": begin.isoformat(), "endingTime": until.isoformat()}
+    return spark.read.format("polywire").options(**options).load()

@@ -1,4 +1,4 @@
-"""Which rows of the journal are what, as conditions on its columns."""
+"""Expressions on the journal's columns: which rows are what, and the days and minutes of their times, always in UTC."""
 
 from typing import Final
 
@@ -33,3 +33,29 @@ def protocol() -> Column:
 def is_start() -> Column:
     """Whether the row says that the hub has started: whoever was connected before is not any more."""
     return (sf.col("kind") == "session") & sf.col("client").isNull() & sf.col("headers").contains('"start"')
+
+
+MICROSECONDS: Final = 1_000_000
+MINUTE: Final = 60 * MICROSECONDS
+DAY: Final = 86_400 * MICROSECONDS
+
+
+def micros(ts: Column) -> Column:
+    """Microseconds since 1970."""
+    return sf.unix_micros(ts)
+
+
+def moment(at: Column) -> Column:
+    """The way back: a timestamp."""
+    return sf.timestamp_micros(at)
+
+
+def day_of(ts: Column) -> Column:
+    """The day a row belongs to."""
+    return sf.date_from_unix_date(sf.floor(micros(ts) / sf.lit(DAY)).cast("int"))
+
+
+def minute_of(ts: Column) -> Column:
+    """The beginning of the minute."""
+    at = micros(ts)
+    return moment(at - sf.pmod(at, sf.lit(MINUTE)))

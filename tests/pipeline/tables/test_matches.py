@@ -5,8 +5,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from polywire.pipeline.tables import matching
-from polywire.pipeline.tables.matching import (
+from polywire.pipeline.tables import matches
+from polywire.pipeline.tables.matches import (
     CLOCK,
     ERROR,
     OPENING,
@@ -133,5 +133,5 @@ def test_what_waits_is_stored_with_all_its_columns() -> None:
     waiting = match(nothing(), frame(part(REQUEST, 1, channel="s/m", client="x", protocol="umq", size=3)), LIMIT, LATE)[
         1
     ]
-    again = matching.Waiting.from_bytes(waiting.to_bytes(), waiting.clock)
+    again = matches.Waiting.from_bytes(waiting.to_bytes(), waiting.clock)
     assert again.rows.to_dict("records") == waiting.rows.to_dict("records")
