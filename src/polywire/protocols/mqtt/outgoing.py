@@ -18,7 +18,7 @@ from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
 from polywire.hub.queues import Consumer, Delivery
 from polywire.hub.routes import Subscription
-from polywire.protocols.mqtt.connection import Sender, footprint
+from polywire.protocols.mqtt.connection import Connection, Sender, footprint
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.frames import Puback, Pubcomp, Publish, Pubrec, check_publication, encode, publication
 from polywire.protocols.mqtt.stored import UNENCODABLE, SessionState, sessions_of
@@ -34,8 +34,9 @@ SLOW_READER: Final = "slow-reader"
 class Outgoing:
     """What one client is sent."""
 
-    def __init__(self, hub: Hub, client: Client, state: SessionState) -> None:
+    def __init__(self, hub: Hub, client: Client, state: SessionState, connection: Connection) -> None:
         self._hub: Final = hub
+        self._connection: Final = connection
         self._client: Final = client
         self._outbox: Final[Outbox] = client.outbox
         self._state: Final = state
@@ -62,7 +63,7 @@ class Outgoing:
         """MQTT-146: go on where the session's last connection ended. Until then everything waits."""
         self._resumed = True
         for frame in self._sender.resume():
-            self._outbox.put(encode(frame))
+            self._outbox.put(self._connection.send(frame))
         self.pump()
 
     def send(self, message: Message, pattern: str, qos: i64, retain: bool) -> None:
@@ -135,10 +136,10 @@ class Outgoing:
                 delivery.ack()
         if answer is not None:
             if known:
-                due = _Due(self, encode(answer), answer=True)
+                due = _Due(self, self._connection.send(answer), answer=True)
                 self._hub.safe(due.write, due.write)
             else:
-                self._outbox.put(encode(answer))
+                self._outbox.put(self._connection.send(answer))
         if self._state.waiting_octets != 0:
             self.pump()
 

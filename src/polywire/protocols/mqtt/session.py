@@ -4,7 +4,6 @@ What the client publishes is in ``incoming``, what is on its way to it in ``outg
 ``subscriptions``, and what outlives the connection in ``stored``. Here are its handshake, its life and its end.
 """
 
-from collections.abc import Sequence
 from typing import Final, cast, final
 
 from mypy_extensions import i64
@@ -17,6 +16,7 @@ from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.refusal import Refused
 from polywire.hub.work import DONE, WAIT, Job
+from polywire.protocols.mqtt.connection import Connection
 from polywire.protocols.mqtt.errors import RemoteProtocolError
 from polywire.protocols.mqtt.frames import (
     ACCEPTED,
@@ -27,7 +27,6 @@ from polywire.protocols.mqtt.frames import (
     SERVER_UNAVAILABLE,
     Connack,
     Connect,
-    Decoder,
     Disconnect,
     Pingreq,
     Pingresp,
@@ -38,21 +37,18 @@ from polywire.protocols.mqtt.frames import (
     Pubrel,
     Subscribe,
     Unsubscribe,
-    encode,
 )
 from polywire.protocols.mqtt.incoming import Incoming
 from polywire.protocols.mqtt.outgoing import Outgoing
 from polywire.protocols.mqtt.stored import SESSIONS_FULL, MqttSessions, SessionState, sessions_of
 from polywire.protocols.mqtt.subscriptions import Subscriptions
 from polywire.protocols.mqtt.topics import MAX_STRING, RESERVED
-from polywire.wire.frame import Frame, Run
+from polywire.wire.frame import Frame, Role, Run
 
 LOGIN: Final = "login"
 KEEP_ALIVE: Final = "MQTT-054"
 WRONG_OWNER: Final = "MQTT-065"
 NANOSECONDS: Final = 1_000_000_000
-
-PINGRESP: Final = encode(Pingresp())
 
 # What a connection is doing.
 NEW: Final = 0  # no CONNECT yet
@@ -63,7 +59,7 @@ CLOSED: Final = 3  # by us, or by DISCONNECT: nothing more is handled
 
 @final
 class MqttSession:
-    """One MQTT connection, over whatever carries octets."""
+    """One MQTT connection, over any transport."""
 
     def __init__(self, hub: Hub, client: Client, peer: Peer, limits: Limits) -> None:
         self._hub: Final = hub
@@ -71,18 +67,19 @@ class MqttSession:
         self._peer: Final = peer
         self._limits: Final = limits
         largest = MAX_HEADER + 2 + min(MAX_STRING, limits.header_size) + 2 + limits.message_size
-        self._decoder: Final = Decoder(max_packet=largest, max_packet_before_connect=limits.message_size_before_auth)
+        self._connection: Final = Connection(
+            Role.SERVER, max_packet=largest, max_packet_before_connect=limits.message_size_before_auth
+        )
         self._sessions: Final[MqttSessions] = sessions_of(hub, client.protocol)
         self._phase: i64 = NEW
         self._draining = False
         self._ended = False
         self._connect: Connect | None = None
-        self._early: Sequence[object] = ()  # what came in one chunk with CONNECT, until the login is done
-        self._early_failure: RemoteProtocolError | None = None
         self._state: SessionState | None = None
         self._incoming: Incoming | None = None
         self._outgoing: Outgoing | None = None
         self._subscriptions: Subscriptions | None = None
+        self._version: i64 = 0  # of the routes that the runs not yet handled were made with
         self._now = 0  # when the chunk at hand came, for timestamps
         self._heard = 0  # and by the monotonic clock, for keep alive
         self._last = b""  # the newest chunk, to show where it can't be read
@@ -98,22 +95,15 @@ class MqttSession:
         self._now = self._hub.clock()
         self._heard = self._hub.monotonic()
         self._last = data
-        items: Sequence[object]
-        failure: RemoteProtocolError | None = None
-        version = self._hub.table.changes
-        try:
-            if self._phase == CONNECTED and not self._draining:
-                view = self._hub.view(client)
-                items = self._decoder.feed_runs(data, view.current(), view.resolve, 1)
-                version = self._hub.table.changes
-            else:
-                # What it may do is not known before its login: no runs yet.
-                items = self._decoder.feed(data)
-        except RemoteProtocolError as error:
-            items = error.frames
-            version = self._hub.table.changes
-            failure = error
-        self._handle(items, version, failure)
+        if self._phase == CONNECTED and not self._draining:
+            view = self._hub.view(client)
+            self._connection.receive_runs(data, view.current(), view.resolve, 1)
+        else:
+            # What it may do is not known before its login: no runs yet.
+            self._connection.receive(data)
+        self._version = self._hub.table.changes
+        if not self._waits():
+            self._handle()
         self._last = b""
 
     def lost(self) -> None:
@@ -129,7 +119,7 @@ class MqttSession:
 
     def pending(self) -> int:
         """How many bytes of an unfinished packet are held."""
-        return self._decoder.pending()
+        return self._connection.pending()
 
     def no_room(self, reason: str) -> None:
         """MQTT-206: MQTT 3.1.1 gives a server no words for it."""
@@ -154,12 +144,10 @@ class MqttSession:
         self.goodbye()
 
     def go_on(self) -> None:
-        """What the client has asked for is done: handle what came behind it."""
-        early, failure = self._early, self._early_failure
-        self._early = ()
-        self._early_failure = None
-        if self._phase == CONNECTED and (early or failure is not None):
-            self._handle(early, -1, failure)
+        """What the client has asked for is done: handle what came after it."""
+        if self._phase != CLOSED and not self._waits():
+            self._version = -1  # its rights may have changed meanwhile
+            self._handle()
 
     def enter(self, who: Identity) -> int:
         """Let a client in as soon as its session is free: another connection may have it."""
@@ -177,27 +165,33 @@ class MqttSession:
             self._accept(frame, who)
         return DONE
 
-    def _handle(self, items: Sequence[object], version: i64, failure: RemoteProtocolError | None) -> None:
-        index: i64 = 0
+    def _waits(self) -> bool:
+        """Whether the login, or a large request, must be done before anything else is handled; ``go_on`` goes on."""
+        work = self._hub.work
+        return self._phase == LOGGING_IN or (work.count != 0 and work.busy(self._client.number))
+
+    def _handle(self) -> None:
+        """Handle what has come, as far as may be."""
+        connection = self._connection
         incoming = self._incoming
         work = self._hub.work
+        failure: RemoteProtocolError | None = None
         if incoming is not None:
             incoming.now = self._now
         try:
-            for item in items:
-                index += 1
-                if isinstance(item, Run):
+            while True:
+                event = connection.next_event()
+                if event is None:
+                    break
+                if isinstance(event, Run):
                     # A subscription earlier in this chunk may have changed the routes the scanner found.
-                    cast("Incoming", incoming).run(item, same=self._hub.table.changes == version)
+                    cast("Incoming", incoming).run(event, same=self._hub.table.changes == self._version)
                 else:
                     if incoming is not None:
                         incoming.record()
-                    self._frame(cast("Frame", item))
+                    self._frame(event)
                 if self._phase == LOGGING_IN or (work.count != 0 and work.busy(self._client.number)):
-                    # Until the login, or a large request, is done; ``go_on`` handles the rest.
-                    self._early = items[index:]
-                    self._early_failure = failure
-                    break
+                    break  # ``go_on`` handles the rest
                 if self._phase == CLOSED:
                     break
         except RemoteProtocolError as error:
@@ -206,9 +200,7 @@ class MqttSession:
         if incoming is not None:
             incoming.record()
             incoming.acknowledge()
-        if self._phase == LOGGING_IN:
-            return
-        if failure is not None and failure is not self._early_failure and self._phase != CLOSED:
+        if failure is not None and self._phase != CLOSED:
             self._fail(failure)
         elif self._subscriptions is not None and self._phase == CONNECTED:
             self._subscriptions.dispatch()
@@ -221,7 +213,7 @@ class MqttSession:
         elif isinstance(frame, Pubrel):
             cast("Incoming", self._incoming).release(frame)
         elif isinstance(frame, Pingreq):
-            self._client.outbox.put(PINGRESP)
+            self._client.outbox.put(self._connection.send(Pingresp()))
         elif isinstance(frame, Subscribe):
             cast("Subscriptions", self._subscriptions).subscribe(frame, draining=self._draining)
         elif isinstance(frame, Unsubscribe):
@@ -274,10 +266,10 @@ class MqttSession:
         )  # MQTT-072
         incoming = Incoming(hub, client, state, self._limits.message_size, self._close)
         incoming.now = self._now
-        outgoing = Outgoing(hub, client, state)
+        outgoing = Outgoing(hub, client, state, self._connection)
         state.send = outgoing.send
         client.reach = state.reach
-        subscriptions = Subscriptions(hub, client, state, outgoing, self._limits.subscriptions)
+        subscriptions = Subscriptions(hub, client, state, outgoing, self._connection, self._limits.subscriptions)
         self._state = state
         self._incoming = incoming
         self._outgoing = outgoing
@@ -298,7 +290,7 @@ class MqttSession:
         if frame.keep_alive:
             self._silence = frame.keep_alive * NANOSECONDS * 3 // 2
             self._alarm = hub.later(frame.keep_alive * 1.5, self._listen)
-        client.outbox.put(encode(Connack(state.present, ACCEPTED)))
+        client.outbox.put(self._connection.send(Connack(state.present, ACCEPTED)))
         subscriptions.resume_topics(self._topics_resumed)
 
     def _topics_resumed(self) -> None:
@@ -321,7 +313,7 @@ class MqttSession:
 
     def _refuse(self, code: int, reason: str) -> None:
         self._client.counters.fault(reason)
-        self._client.outbox.put(encode(Connack(False, code)))
+        self._client.outbox.put(self._connection.send(Connack(False, code)))
         self._close()
 
     def _listen(self) -> None:
@@ -350,9 +342,9 @@ class MqttSession:
         self._client.reason = error.rule
         if error.oversize:
             self._hub.oversized(self._client, error.oversize, self._limits.message_size)
-        reply = error.reply
-        if isinstance(reply, Frame):
-            self._client.outbox.put(encode(reply))
+        answer = self._connection.close(error)
+        if answer:
+            self._client.outbox.put(answer)
         self._close()
 
     def _close(self) -> None:
@@ -364,6 +356,7 @@ class MqttSession:
     def _stop(self) -> None:
         """Handle nothing more."""
         self._phase = CLOSED
+        self._connection.close()
         if self._incoming is not None:
             self._incoming.stopped = True
 

@@ -9,8 +9,8 @@ from polywire.hub.client import Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub, is_queue
 from polywire.hub.refusal import Refused
 from polywire.hub.work import DONE, MORE, Job
-from polywire.protocols.mqtt.connection import suback, unsuback
-from polywire.protocols.mqtt.frames import FAILURE, Subscribe, Unsubscribe, encode
+from polywire.protocols.mqtt.connection import Connection, suback, unsuback
+from polywire.protocols.mqtt.frames import FAILURE, Subscribe, Unsubscribe
 from polywire.protocols.mqtt.outgoing import MqttConsumer, MqttSubscription, Outgoing
 from polywire.protocols.mqtt.stored import SessionState, sessions_of
 from polywire.protocols.mqtt.topics import RESERVED
@@ -20,8 +20,11 @@ from polywire.protocols.mqtt.topics import RESERVED
 class Subscriptions:
     """The client's wishes, kept in its session's ``filters``; ``most`` bounds them."""
 
-    def __init__(self, hub: Hub, client: Client, state: SessionState, outgoing: Outgoing, most: int) -> None:
+    def __init__(
+        self, hub: Hub, client: Client, state: SessionState, outgoing: Outgoing, connection: Connection, most: int
+    ) -> None:
         self._hub: Final = hub
+        self._connection: Final = connection
         self._client: Final = client
         self._state: Final = state
         self._sessions: Final = sessions_of(hub, client.protocol)
@@ -88,7 +91,7 @@ class Subscriptions:
 
     def subscribed(self, frame: Subscribe, codes: list[int]) -> None:
         """All filters are done: answer."""
-        self._answer(encode(suback(frame, tuple(codes))))
+        self._answer(self._connection.send(suback(frame, tuple(codes))))
 
     def begin(self, topic_filter: str) -> None:
         """Send what is retained for a new subscription, or what its queue holds."""
@@ -119,7 +122,7 @@ class Subscriptions:
 
     def unsubscribed(self, frame: Unsubscribe) -> None:
         """All filters are done: answer."""
-        self._answer(encode(unsuback(frame)))
+        self._answer(self._connection.send(unsuback(frame)))
 
     def dispatch(self) -> None:
         """The client may have acknowledged something, so its queues may hand out more."""
