@@ -16,7 +16,7 @@ from polywire.hub.hub import Hub
 from polywire.hub.outbox import POLICIES
 from polywire.hub.peer import Limits, Login, Refusal
 from polywire.hub.work import DONE, MORE, PROMPT, Job, Work
-from polywire.protocols.mqtt.stored import SHARED, MqttSessions, SessionState
+from polywire.protocols.mqtt.kept import SHARED, MqttSessions, SessionState
 from polywire.security.authenticator import Authenticator, LoginError, Throttled
 from polywire.security.credentials import Credentials
 from polywire.server.address import WILDCARDS, Address

@@ -35,7 +35,7 @@ from polywire.hub.recorder import Recorder
 from polywire.hub.refusal import Refused as HubRefused
 from polywire.journal.columns import Columns
 from polywire.journal.housekeeping import Hold
-from polywire.protocols.mqtt.stored import sessions_of
+from polywire.protocols.mqtt.kept import sessions_of
 from polywire.registry import HTTP_CODE, by_name
 from polywire.server.gate import Gate
 from polywire.server.http import HttpServer, Refused

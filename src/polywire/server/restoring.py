@@ -20,7 +20,7 @@ from polywire.journal.kinds import BINARY_FLAG, NO_PROTOCOL, PATTERN_FLAG, QOS_M
 from polywire.journal.reader import open_journal
 from polywire.protocols.fmqp.frames import forwarded
 from polywire.protocols.mqtt.frames import Publish, Pubrel
-from polywire.protocols.mqtt.stored import Snapshot, sessions_of
+from polywire.protocols.mqtt.kept import Snapshot, sessions_of
 from polywire.registry import by_name
 from polywire.server.parts import PREFIX, note, restore_query, undelivered
 

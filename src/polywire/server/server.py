@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from polywire.hub.hub import Hub
 from polywire.journal.errors import JournalError
 from polywire.protocols.fmqp.delivery import BrokerInfo
-from polywire.protocols.mqtt.stored import sessions_of
+from polywire.protocols.mqtt.kept import sessions_of
 from polywire.protocols.mqttrpc.session import RpcBridge
 from polywire.registry import by_name, names, unusable
 from polywire.server.address import Address

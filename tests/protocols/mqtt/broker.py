@@ -13,8 +13,8 @@ from polywire.protocols.mqtt import (
     Will,
     encode,
 )
+from polywire.protocols.mqtt.kept import MqttSessions
 from polywire.protocols.mqtt.session import MqttSession
-from polywire.protocols.mqtt.stored import MqttSessions
 from polywire.wire.frame import Frame
 from tests.hub.links import Recorder
 from tests.sessions import Site, Wire

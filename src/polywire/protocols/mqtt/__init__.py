@@ -134,11 +134,8 @@ PROTOCOL = Protocol(
         "topics",
         "frames",
         "connection",
-        "ledger",
-        "stored",
-        "outgoing",
-        "incoming",
-        "subscriptions",
+        "kept",
+        "delivery",
         "session",
     ),
 )

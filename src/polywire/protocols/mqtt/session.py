@@ -1,22 +1,33 @@
-"""MQTT on the hub's side of one connection: packets in, hub operations, packets out.
+"""The hub's side of one MQTT connection: packets in, hub operations, packets out.
 
-What the client publishes is in ``incoming``, what is on its way to it in ``outgoing``, what it wants in
-``subscriptions``, and what outlives the connection in ``stored``. Here are its handshake, its life and its end.
+Here are its handshake, what the client publishes, and its end. What it subscribes to and is sent is in ``delivery``,
+what outlives the connection in ``kept``.
+
+Plain publications with QoS 0 are forwarded as they are, in runs. Those with QoS 1 are recorded and acknowledged in
+runs, all others one by one. Nothing is acknowledged before it is on disk.
 """
 
-from typing import Final, cast, final
+from collections import deque
+from collections.abc import Callable
+from typing import Final, assert_never, cast, final
 
+from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from polywire.hub.access import PUBLISH, Identity
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
+from polywire.hub.message import Message
 from polywire.hub.names import name_cost
 from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
+from polywire.hub.recorder import Recorder
 from polywire.hub.refusal import Refused
+from polywire.hub.routes import Route
+from polywire.hub.runs import Runs
 from polywire.hub.work import DONE, WAIT, Job
 from polywire.protocols.mqtt.connection import Connection
+from polywire.protocols.mqtt.delivery import SLOW_READER, Outgoing, Subscriptions
 from polywire.protocols.mqtt.errors import RemoteProtocolError
 from polywire.protocols.mqtt.frames import (
     ACCEPTED,
@@ -24,6 +35,9 @@ from polywire.protocols.mqtt.frames import (
     IDENTIFIER_REJECTED,
     MAX_HEADER,
     NOT_AUTHORIZED,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
     SERVER_UNAVAILABLE,
     Connack,
     Connect,
@@ -37,11 +51,12 @@ from polywire.protocols.mqtt.frames import (
     Pubrel,
     Subscribe,
     Unsubscribe,
+    acknowledge,
+    locate,
+    publications_in,
+    write_acknowledgement,
 )
-from polywire.protocols.mqtt.incoming import Incoming
-from polywire.protocols.mqtt.outgoing import Outgoing
-from polywire.protocols.mqtt.stored import SESSIONS_FULL, MqttSessions, SessionState, sessions_of
-from polywire.protocols.mqtt.subscriptions import Subscriptions
+from polywire.protocols.mqtt.kept import SESSIONS_FULL, MqttSessions, SessionState, sessions_of
 from polywire.protocols.mqtt.topics import MAX_STRING, RESERVED
 from polywire.wire.frame import Frame, Role, Run
 
@@ -55,6 +70,8 @@ NEW: Final = 0  # no CONNECT yet
 LOGGING_IN: Final = 1
 CONNECTED: Final = 2
 CLOSED: Final = 3  # by us, or by DISCONNECT: nothing more is handled
+
+TOO_LARGE: Final = "MQTT-179"
 
 
 @final
@@ -107,22 +124,22 @@ class MqttSession:
         self._last = b""
 
     def lost(self) -> None:
-        """The connection has ended, for whatever reason."""
+        """The connection has ended."""
         self._stop()
         self._end()
 
     def drain(self) -> None:
-        """The hub is going down: who connects is told so, who is connected can send nothing new."""
+        """The hub is shutting down: new clients are refused, and connected ones can publish nothing more."""
         self._draining = True
         if self._incoming is not None:
             self._incoming.draining = True
 
     def pending(self) -> int:
-        """How many bytes of an unfinished packet are held."""
+        """How many bytes of an incomplete packet are held."""
         return self._connection.pending()
 
     def no_room(self, reason: str) -> None:
-        """MQTT-206: MQTT 3.1.1 gives a server no words for it."""
+        """MQTT-206: MQTT 3.1.1 has no packet for it."""
 
     def busy(self) -> bool:
         """Whether the hub owes an acknowledgement, or the client has yet to get or acknowledge what is due to it.
@@ -134,13 +151,13 @@ class MqttSession:
             return False
         return incoming.owes() or state.waiting_octets != 0 or len(state.deliveries) > 0
 
-    def goodbye(self, *, expired: bool = False) -> None:  # noqa: ARG002 - MQTT 3.1.1 has no words for either
-        """Close: MQTT 3.1.1 gives a server no last words."""
+    def goodbye(self, *, expired: bool = False) -> None:  # noqa: ARG002 - MQTT 3.1.1 has no packet for either
+        """Close: MQTT 3.1.1 has no packet by which a server says goodbye."""
         if self._phase != CLOSED:
             self._close()
 
     def timed_out(self) -> None:
-        """MQTT-076: no CONNECT in time, or nothing heard for too long: close."""
+        """MQTT-076: no CONNECT in time, or no data within the idle timeout: close."""
         self.goodbye()
 
     def go_on(self) -> None:
@@ -171,7 +188,7 @@ class MqttSession:
         return self._phase == LOGGING_IN or (work.count != 0 and work.busy(self._client.number))
 
     def _handle(self) -> None:
-        """Handle what has come, as far as may be."""
+        """Handle what has come, until something must be done first."""
         connection = self._connection
         incoming = self._incoming
         work = self._hub.work
@@ -248,7 +265,7 @@ class MqttSession:
             self.go_on()
 
     def _may_take_over(self, frame: Connect, user: str) -> bool:
-        """Whether the client gets the session it asks for, so that whoever has it at the moment has to go."""
+        """Whether the client gets the session it asks for, so that a connection that has it now must end."""
         if not frame.client_id or self._sessions.belongs_to_another(frame.client_id, user):
             return False
         return frame.clean_session or self._sessions.admits(frame.client_id, user, self._limits)
@@ -317,7 +334,7 @@ class MqttSession:
         self._close()
 
     def _listen(self) -> None:
-        """MQTT-054: is the client still there? One alarm at a time, set anew for what is left of the silence."""
+        """MQTT-054: is the client still there? One alarm at a time, set again for the time that is left."""
         self._alarm = None
         # A client the hub does not read can't be heard: that time does not count.
         heard = max(self._heard, self._peer.unread_until)
@@ -332,7 +349,7 @@ class MqttSession:
         self._peer.abort()
 
     def _taken_over(self) -> None:
-        """MQTT-071: the same client has connected anew."""
+        """MQTT-071: the same client has connected again."""
         self._close()
         self._end()
 
@@ -379,7 +396,7 @@ class MqttSession:
         self._hub.leave(self._client)
         if state is not None and state.stored:
             self._hub.work.start(self._client.number, _Parted(self._sessions, state))
-        # No circle of references is left behind, so that all of a connection is freed at once.
+        # No reference cycle is left, so that all of a connection is freed at once.
         self._incoming = None
         self._outgoing = None
         self._subscriptions = None
@@ -425,3 +442,214 @@ class _Parted(Job):
         """Let the session's next connection have it."""
         self._sessions.parted(self._state)
         return DONE
+
+
+@final
+class MqttRuns(Runs):
+    """What MQTT's publications look like."""
+
+    def locate(self, data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
+        """Where their topics and payloads are."""
+        locate(data, start, end, base, places)
+
+
+@final
+class Incoming:
+    """One connection's publications. ``close`` ends it, and sets ``stopped``: nothing more is taken then."""
+
+    def __init__(
+        self, hub: Hub, client: Client, state: SessionState, max_payload: int, close: Callable[[], None]
+    ) -> None:
+        self._hub: Final = hub
+        self._client: Final = client
+        self._state: Final = state
+        self._max_payload: i64 = max_payload
+        self._close: Final = close
+        self._runs: Final = MqttRuns(client)
+        self._acks = BytesWriter()
+        self._unsafe: Final[deque[bytes]] = deque()  # acknowledgements of what is not safe yet
+        self.now: i64 = 0  # when the chunk at hand came
+        self.stopped = False
+        self.draining = False
+
+    def owes(self) -> bool:
+        """Whether the client waits for an acknowledgement."""
+        return len(self._unsafe) > 0
+
+    def run(self, run: Run, *, same: bool) -> None:
+        """Publications to one route, which the scanner found; ``same``: it still is the one of their topics."""
+        client = self._client
+        client.counters.received += run.count
+        size: i64 = run.end - run.start
+        recorder = self._hub.recorder
+        failed = recorder is not None and recorder.failed
+        if not same or size > self._max_payload or (failed and (run.qos != 0 or self._hub.strict)):
+            self.record()
+            for frame in publications_in(run.data, run.start, run.end):
+                if not self.stopped:
+                    self._take(frame)
+            return
+        if recorder is not None:
+            self._runs.add(run, recorder, self.now)
+        if run.qos != 0:
+            self._confirmed(run, recorder)
+            return
+        refused = self._hub.forward(run, client)
+        cooked = cast("Route", run.route).cooked(client.protocol)
+        if not cooked and not refused:
+            return
+        offset: i64 = -1
+        if recorder is not None and cooked:
+            offset = self._runs.record(recorder, self.now) - run.count
+        for frame in publications_in(run.data, run.start, run.end):
+            for outbox in refused:
+                outbox.count_dropped(frame.topic, 1)
+            if cooked:
+                message = self.message(frame.topic, frame.payload, 0, False)
+                if offset >= 0:
+                    message.offset = offset
+                    offset += 1
+                for subscription in cooked:
+                    subscription.deliver(message)
+        if refused:
+            client.counters.drop(SLOW_READER, run.count * len(refused))
+
+    def publish(self, frame: Publish) -> None:
+        """One publication."""
+        self._client.counters.received += 1
+        self._take(frame)
+
+    def _take(self, frame: Publish) -> None:
+        """One publication that has been counted."""
+        client = self._client
+        qos: i64 = frame.qos
+        if self.draining:
+            # Without an acknowledgement the client knows to send it again.
+            client.counters.drop(Refused.DRAINING.label)
+            return
+        if i64(len(frame.payload)) > self._max_payload:
+            client.counters.fault(TOO_LARGE)
+            self._hub.oversized(client, len(frame.payload), int(self._max_payload))
+            self._close()
+            return
+        accepted = True
+        if qos != 2:
+            accepted = self._pass_on(frame)
+        else:
+            ledger = self._state.ledger
+            if self._state.receiver.published(frame).new:
+                if ledger is None:
+                    accepted = self._pass_on(frame)
+                else:
+                    # The id without the message would be a message that is taken for known, and lost.
+                    ledger.together(True)
+                    ledger.hold(cast("int", frame.packet_id))
+                    accepted = self._pass_on(frame)
+                    ledger.together(False)
+        if not accepted:
+            self._refuse(frame)
+        elif qos != 0:
+            write_acknowledgement(self._acks, PUBACK if qos == 1 else PUBREC, cast("int", frame.packet_id))
+
+    def release(self, frame: Pubrel) -> None:
+        """The client knows that a publication with QoS 2 has come."""
+        self._forget(frame)
+        write_acknowledgement(self._acks, PUBCOMP, frame.packet_id)
+
+    def message(self, topic: str, body: bytes, qos: int, retain: bool) -> Message:
+        """A message from this client."""
+        return Message(topic, body, "", (), (), retain, self.now, self._client.number, qos)
+
+    def record(self) -> None:
+        """Something else is about to be recorded, or nothing: record the runs before it."""
+        recorder = self._hub.recorder
+        if recorder is not None:
+            self._runs.record(recorder, self.now)
+
+    def acknowledge(self) -> None:
+        """Acknowledge what this chunk brought, once it is safe."""
+        if len(self._acks) > 0:
+            self._unsafe.append(self._acks.getvalue())
+            self._acks = BytesWriter()
+            self._hub.safe(self._safe, self._failed)
+
+    def _confirmed(self, run: Run, recorder: Recorder | None) -> None:
+        """Deliver publications with QoS 1 to their subscribers, and acknowledge them all."""
+        self._client.counters.messages_in += run.count
+        subscriptions = cast("Route", run.route).subscriptions
+        if subscriptions:
+            offset: i64 = -1
+            if recorder is not None:
+                offset = self._runs.record(recorder, self.now) - run.count
+            for frame in publications_in(run.data, run.start, run.end):
+                message = self.message(frame.topic, frame.payload, 1, False)
+                if offset >= 0:
+                    message.offset = offset
+                    offset += 1
+                for subscription in subscriptions:
+                    subscription.deliver(message)
+        acknowledge(run.data, run.start, run.end, self._acks)
+
+    def _pass_on(self, frame: Publish) -> bool:
+        """Give a publication to the hub. False where it can't be taken now."""
+        if frame.topic.startswith(RESERVED):
+            self._hub.refuse(self._client, PUBLISH, frame.topic, Refused.SERVICE_CHANNEL, frame.payload)
+            return True
+        message = self.message(frame.topic, frame.payload, frame.qos, frame.retain)
+        refused = self._hub.publish(message, self._client, acknowledged=frame.qos > 0, must_retain=False)
+        return refused is None or not is_retried(refused)
+
+    def _refuse(self, frame: Publish) -> None:
+        """What can't be taken now: MQTT 3.1.1 says so by not acknowledging, and closing, so that it is sent again."""
+        if frame.qos == 0:
+            return
+        if frame.qos == 2:
+            # It was not accepted after all: sent again, it is a new one.
+            self._forget(Pubrel(cast("int", frame.packet_id)))
+        self._close()
+
+    def _forget(self, frame: Pubrel) -> None:
+        """Forget the packet id."""
+        state = self._state
+        state.receiver.released(frame)
+        if state.ledger is not None:
+            state.ledger.release(frame.packet_id)
+
+    def _safe(self) -> None:
+        """MQTT-193: what came with the oldest chunk that is not acknowledged is safe now."""
+        self._client.outbox.put(self._unsafe.popleft())
+
+    def _failed(self) -> None:
+        """It is not yet: close without acknowledging it, so that it is sent again.
+
+        It was accepted, and becomes safe when the journal can be written again: with QoS 2 it is known from now on.
+        """
+        self._unsafe.popleft()
+        if not self.stopped:
+            self._client.counters.fault(Refused.UNAVAILABLE.label)
+            self._client.reason = Refused.UNAVAILABLE.label
+            self._close()
+
+
+def is_retried(refused: Refused) -> bool:
+    """Whether the client is to send it again: then it is not acknowledged. What can't ever be taken is (MQTT 3.1.1)."""
+    match refused:
+        case (
+            Refused.QUEUE_FULL | Refused.QUEUES_FULL | Refused.TOO_MANY_QUEUES | Refused.UNAVAILABLE | Refused.DRAINING
+        ):
+            return True
+        case (
+            Refused.FORBIDDEN
+            | Refused.SERVICE_CHANNEL
+            | Refused.UNSUPPORTED
+            | Refused.TOO_DEEP
+            | Refused.RETAINED_FULL
+            | Refused.LIMIT
+            | Refused.PATTERN_COST
+            | Refused.NAMES_SIZE
+            | Refused.WATCHERS
+            | Refused.WILLS_SIZE
+        ):
+            return False
+        case _:
+            assert_never(refused)

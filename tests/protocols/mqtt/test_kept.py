@@ -17,9 +17,9 @@ from polywire.protocols.mqtt import (
     Pubrel,
     Will,
     encode,
-    stored,
+    kept,
 )
-from polywire.protocols.mqtt.stored import MqttSessions
+from polywire.protocols.mqtt.kept import MqttSessions
 from tests.protocols.mqtt.broker import Broker
 
 
@@ -194,7 +194,7 @@ def test_the_octets_stored_are_bounded(broker: Broker) -> None:
     for _ in range(20):
         broker.publish("a", b"x" * (1 << 20))
     assert broker.dropped == {"offline-full": 10}
-    assert broker.sessions.octets <= 2 * stored.MAX_SESSION_OCTETS
+    assert broker.sessions.octets <= 2 * kept.MAX_SESSION_OCTETS
     for name in ("me", "other"):
         broker.resumed(name)
     assert broker.sessions.octets == 0

@@ -1,15 +1,21 @@
-"""What outlives an MQTT connection: sessions, those of clients that are away included.
+"""What outlives an MQTT connection: sessions, with what is stored for clients that are away.
 
-``MqttSessions`` is the hub's one book of them, by client id. A session that its client wants kept stays here while
+``MqttSessions`` is the hub's registry of sessions, by client id. A session that its client wants kept stays here while
 the client is away, with subscriptions that store what is published with QoS 1 and 2. It ends when its client says so,
 when the client has been away for too long, or when its own user needs the room for another: a user's sessions never
-make room for those of somebody else.
+make room for those of another user.
+
+``Ledger`` writes what the journal must know of a kept session, so that it outlives the hub. Each message due to the
+session has a row of its own, whose offset is the delivery's name from then on: later rows refer to it by that name. The
+messages of queues stay in their queues; of them only the use of a QoS 2 packet id is recorded, under a negative name
+made of the id.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ClassVar, Final, cast, final
 
+import msgspec.json
 from mypy_extensions import i64, mypyc_attr
 
 from polywire.hub.access import NOTHING, Grants, Identity
@@ -21,30 +27,30 @@ from polywire.hub.names import name_cost
 from polywire.hub.outbox import Nowhere, Outbox, Timer
 from polywire.hub.peer import Limits
 from polywire.hub.queues import Delivery
+from polywire.hub.recorder import UNRECORDED, Recorder
 from polywire.hub.routes import Subscription
 from polywire.hub.work import DONE, MORE, Job
 from polywire.protocols.mqtt.connection import OVERHEAD, Receiver, Sender, footprint
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.frames import Publish, Pubrel, check_publication
-from polywire.protocols.mqtt.ledger import Ledger, end_session
 from polywire.protocols.mqtt.topics import name_for
 from polywire.wire.frame import Frame
 
 SHARED: Final = "mqtt"
-"""Where the hub keeps the book, in ``Hub.shared``."""
+"""The key of the registry in ``Hub.shared``."""
 
 MAX_SESSION_OCTETS: Final = 16 * 1024 * 1024
-"""What may be stored for one client that is away, as ``flows.footprint`` counts."""
+"""What may be stored for one client that is away, as ``connection.footprint`` counts."""
 
 GRACE_SECONDS: Final = 86400.0
-"""How long a session is kept at least once the hub has started, whatever the time of day says of its age."""
+"""How long every session is kept after the start of the hub, however old it is by the time of day."""
 
 CHECK_SECONDS: Final = 60.0
-"""How long a changed ``session_age`` may take to be heeded."""
+"""How long it may take until a changed ``session_age`` applies."""
 
 SLICE: Final = 2_000_000
 PAUSE_SECONDS: Final = 0.01
-"""Sessions that are too old are ended for so many nanoseconds in one go, and then after so many seconds."""
+"""Sessions that are too old are ended in slices of so many nanoseconds, with so many seconds in between."""
 
 NANOSECONDS: Final = 1_000_000_000
 
@@ -54,6 +60,126 @@ SESSIONS_FULL: Final = "sessions"
 SESSION_AGE: Final = "session-age"
 PATTERN_COST: Final = "pattern-cost"
 UNENCODABLE: Final = "unencodable"
+
+
+@final
+class Ledger:
+    """One kept session's rows. ``waiting`` and ``sent`` name the deliveries in ``SessionState`` and its sender."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        protocol: int,
+        name: str,
+        waiting: Iterable[int] = (),
+        sent: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        self._recorder: Final = recorder
+        self._protocol: Final = protocol
+        self._name: Final = name
+        self.waiting: Final[deque[int]] = deque(waiting)
+        self.sent: Final[dict[int, int]] = dict(sent)
+
+    def begin(self, who: Identity, *, anew: bool, bridge: bool) -> None:
+        """The session's client has connected. Who it is decides later what the session may collect."""
+        headers = _json(_about(who, bridge=bridge))
+        self._recorder.session(self._protocol, self._name, who.name, kept=True, anew=anew, headers=headers)
+
+    def away(self, who: Identity, *, doubtful: int, bridge: bool) -> None:
+        """The session's client has gone. What waits under a name below ``doubtful`` may have been sent before.
+
+        The row's time is when the client went. A session without this row had a client when its hub was killed.
+        """
+        headers = _json({"away": doubtful, **_about(who, bridge=bridge)})
+        self._recorder.session(self._protocol, self._name, who.name, kept=True, anew=False, headers=headers)
+
+    def end(self) -> None:
+        """Nothing is kept any more."""
+        end_session(self._recorder, self._protocol, self._name)
+
+    def subscribed(self, topic_filter: str, qos: int) -> None:
+        """The client has subscribed."""
+        self._recorder.wished(self._protocol, self._name, topic_filter, qos)
+
+    def unsubscribed(self, topic_filter: str) -> None:
+        """The client has unsubscribed."""
+        self._recorder.unwished(self._protocol, self._name, topic_filter)
+
+    def push(self, topic: str, message: Message, qos: int, *, retain: bool) -> None:
+        """One more message waits."""
+        offset = self._recorder.stored(self._protocol, self._name, topic, message, qos, 0, retain=retain)
+        self.waiting.append(offset)
+
+    def drop(self, count: int) -> None:
+        """The newest of those that wait are not kept."""
+        for _ in range(min(count, len(self.waiting))):
+            self._finish(self.waiting.pop())
+
+    def pop(self, packet: int) -> None:
+        """The message that has waited longest was sent under a packet id."""
+        offset = self.waiting.popleft()
+        self.sent[packet] = offset
+        if offset != UNRECORDED:
+            self._recorder.sent(self._protocol, self._name, offset, packet)
+
+    def send(self, topic: str, message: Message, qos: int, packet: int, *, retain: bool) -> None:
+        """A message was sent that did not have to wait."""
+        offset = self._recorder.stored(self._protocol, self._name, topic, message, qos, packet, retain=retain)
+        self.sent[packet] = offset
+
+    def lend(self, packet: int) -> None:
+        """A queue's message is sent under a packet id: however that ends, the client must release the id."""
+        name = UNRECORDED - packet
+        self.sent[packet] = name
+        self._recorder.received(self._protocol, self._name, name, packet)
+
+    def received(self, packet: int) -> None:
+        """The client has what was sent under a packet id, and the id is still in use."""
+        name = self.sent.get(packet, UNRECORDED)
+        if name >= 0:
+            self._recorder.received(self._protocol, self._name, name, packet)
+        elif name == UNRECORDED:
+            self.lend(packet)
+
+    def finished(self, packet: int) -> None:
+        """A packet id is free again."""
+        offset = self.sent.pop(packet, None)
+        if offset is not None:
+            self._finish(offset)
+
+    def together(self, together: bool) -> None:
+        """While this is true, what is recorded is written as a whole or not at all."""
+        self._recorder.together(together)
+
+    def hold(self, packet: int) -> None:
+        """The client has published with QoS 2."""
+        self._recorder.held(self._protocol, self._name, packet)
+
+    def release(self, packet: int) -> None:
+        """The client has released the packet id."""
+        self._recorder.released(self._protocol, self._name, packet)
+
+    def _finish(self, offset: int) -> None:
+        if offset != UNRECORDED:
+            self._recorder.finished(self._protocol, self._name, offset)
+
+
+def _about(who: Identity, *, bridge: bool) -> dict[str, object]:
+    about: dict[str, object] = {"how": who.how}
+    if who.groups:
+        about["groups"] = sorted(who.groups)
+    if bridge:
+        about["bridge"] = True
+    return about
+
+
+def _json(value: dict[str, object]) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def end_session(recorder: Recorder, protocol: int, name: str) -> None:
+    """Record that nothing of a session is kept."""
+    recorder.session(protocol, name, "", kept=False, anew=True)
 
 
 @final
@@ -115,7 +241,7 @@ class Snapshot(Frame):
 
 @final
 class Owner:
-    """One user's kept sessions: the stored ones by client id, how many are live, the octets stored."""
+    """One user's kept sessions: the stored ones by client id, how many are live, the bytes stored."""
 
     def __init__(self) -> None:
         self.stored: Final[OrderedDict[str, SessionState]] = OrderedDict()
@@ -133,7 +259,7 @@ class SessionState:
 
     ``deliveries`` are the queues' messages among the packets in flight, which stay the queues'. ``end`` ends the
     connection that has the session at the moment. ``since`` is when the client went, by the monotonic clock. What waits
-    under a name of the ledger below ``doubtful`` may have been sent by an earlier life of the hub.
+    under a name of the ledger below ``doubtful`` may have been sent before a restart of the hub.
 
     ``identity`` is who the client was when it was last here. ``away`` are the subscriptions of a client that is away,
     by filter; those in ``suspended`` are not allowed at the moment. When the client returns or goes, its subscriptions
@@ -171,11 +297,11 @@ class SessionState:
         self.ledger: Ledger | None = None
 
     def octets(self) -> i64:
-        """About what its messages take."""
+        """About how many bytes its messages take."""
         return self.waiting_octets + self.sender.octets
 
     def has_seen(self, message: Message) -> bool:
-        """Whether this message was the last one to come, by whichever of its filters."""
+        """Whether this message was the last one to come, by any of its filters."""
         if self._seen is message:
             return True
         self._seen = message
@@ -198,7 +324,7 @@ class SessionState:
         return frame
 
     def trim(self, room: i64) -> int:
-        """Keep no more than may wait for a client that is away, and no more than ``room`` octets if that can be.
+        """Keep no more than may wait for a client that is away, and no more than ``room`` bytes if that is possible.
 
         Returns how many newer messages that cost.
         """
@@ -276,7 +402,7 @@ class MqttSessions:
         self._parting: Final[dict[str, list[object]]] = {}  # who waits for sessions that are being stored
 
     def admits(self, client_id: str, user: str, limits: Limits) -> bool:
-        """MQTT-196: whether a client may have a session that is kept: what is too many, its own user must give up."""
+        """MQTT-196: whether a client may have a session that is kept. Past a limit, its user's oldest one ends."""
         live = self.live.get(client_id)
         if limits.sessions == 0 or client_id in self.stored or (live is not None and not live.clean):
             return True
@@ -340,7 +466,7 @@ class MqttSessions:
         return state
 
     def take_over(self, client_id: str) -> None:
-        """MQTT-071: disconnect whoever has this session at the moment. It may take a while until it is stored."""
+        """MQTT-071: disconnect the client that has this session now. It may take a while until it is stored."""
         live = self.live.get(client_id)
         if live is not None and live.end is not None:
             live.end()
@@ -486,7 +612,7 @@ class MqttSessions:
         return [state.snapshot() for state in [*self.stored.values(), *kept]]
 
     def restore(self, snapshot: Snapshot, limits: Limits) -> None:
-        """Store a session that an earlier life of the hub had. To be called in the order of ``away_since``, 0 last.
+        """Store a session from before a restart of the hub. To be called in the order of ``away_since``, 0 last.
 
         MQTT-195: its age is what the time of day says, but a clock that was set wrong, or a hub that was down for long,
         does not end it: it is kept for another ``GRACE_SECONDS`` at least.
@@ -567,7 +693,7 @@ class MqttSessions:
         self._hub.warn(SESSION_EXPIRED, words.format(client_id, _named(state.user), lost))
 
     def _wait(self) -> None:
-        """Look after the sessions when the next one may be too old."""
+        """Check the sessions when the next one may be too old."""
         if self._timer is None and self.stored and self.limits.session_age > 0:
             since = next(iter(self.stored.values())).since
             left = self.limits.session_age - (self._hub.monotonic() - since) / NANOSECONDS
@@ -595,7 +721,7 @@ class MqttSessions:
         self._wait()
 
     def _count(self, state: SessionState, octets: i64) -> None:
-        """A stored session takes so much more, or less."""
+        """A stored session takes so many bytes more, or less."""
         self._owner(state.user).octets += octets
         self.octets += octets
 
@@ -636,7 +762,7 @@ class MqttSessions:
 
 @final
 class Regranting(Job):
-    """Stored sessions, looked at after the access rules have changed."""
+    """Checks stored sessions after the access rules have changed."""
 
     def __init__(
         self, sessions: MqttSessions, states: list[SessionState], grants: Callable[[SessionState], Grants]
@@ -649,7 +775,7 @@ class Regranting(Job):
         self._its_grants: Grants = NOTHING
 
     def step(self) -> int:
-        """Look at one subscription."""
+        """Check one subscription."""
         if self._filters and self._state is not None:
             self._sessions.regrant_one(self._state, self._filters.pop(), self._its_grants)
             return MORE
@@ -684,7 +810,7 @@ def _named(user: str) -> str:
 
 
 def sessions_of(hub: Hub, protocol: int) -> MqttSessions:
-    """The hub's book of MQTT sessions, made when the first session asks for it."""
+    """The hub's registry of MQTT sessions, created on first use."""
     found = hub.shared.get(SHARED)
     if isinstance(found, MqttSessions):
         return found
