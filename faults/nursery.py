@@ -35,7 +35,7 @@ IMPORT_SECONDS = 180.0
 
 SHARED, SYNCED = "shared", "synced"
 WARM = (
-    *("polywire.cli.main", "polywire.server.run", "polywire.server.journal_keeper", "polywire.server.ingest"),
+    *("polywire.cli.main", "polywire.server.run", "polywire.server.restoration", "polywire.server.ingest"),
     *("polywire.journal.snapshots", "polywire.journal.compaction", "uvloop"),
 )
 """What a hub and its workers import."""

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from polywire.cli.config import value_text
 from polywire.cli.main import app
-from polywire.server.config.keys import root
+from polywire.server.config.schema import root
 
 COMMAND = Path(sys.executable).with_name("polywire")
 BAD = "[limits]\noutbox = 1\nmesage_size = 2\n"

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from polywire.cli.config import value_text
-from polywire.server.config.keys import Table, root
+from polywire.server.config.schema import Table, root
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 _GENERATED = re.compile(r"(?<=<!-- tables -->\n).*(?=<!-- end of tables -->)", re.DOTALL)

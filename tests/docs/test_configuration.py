@@ -6,7 +6,7 @@ from pathlib import Path
 
 from polywire.security.users import make_user, put_user
 from polywire.server.config import Config, Loaded, load
-from polywire.server.config.keys import root
+from polywire.server.config.schema import root
 from tests.docs.configuration_tables import PAGE, page_with_tables
 from tests.server.certificates import Authority, public_keys
 

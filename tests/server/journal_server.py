@@ -15,8 +15,8 @@ from polywire.server.admission import make_admission
 from polywire.server.config import load
 from polywire.server.gate import Gate
 from polywire.server.http import HttpLimits, HttpServer
-from polywire.server.journal_keeper import JournalKeeper
 from polywire.server.metrics import Metrics
+from polywire.server.restoration import JournalKeeper
 
 Answer = tuple[int, dict[str, str], bytes]
 

@@ -22,11 +22,10 @@ from polywire.hub.hub import Hub
 from polywire.hub.message import Message
 from polywire.registry import names
 from polywire.security.users import make_user, put_user
-from polywire.server.address import Address
+from polywire.server.address import Address, parse_origin, refusal
 from polywire.server.gate import Gate
 from polywire.server.http import HttpLimits
 from polywire.server.metrics import DEEPEST, Metrics
-from polywire.server.origins import parse_origin, refusal
 from tests.hub_process import HubProcess, running_hub
 from tests.server.certificates import Authority
 from tests.server.journal_server import Pages, serving

@@ -30,7 +30,7 @@ from polywire.registry import HTTP_CODE, by_name
 from polywire.security.users import make_user, put_user
 from polywire.server.http import Refused
 from polywire.server.ingest import SCHEMA, decode
-from polywire.server.parts import Part, note
+from polywire.server.restoration import Part, note
 from tests.faults.kept_session import KeptSession, Link
 from tests.hub_process import HubProcess, running_hub
 from tests.server.journal_server import Pages, serving

@@ -127,7 +127,7 @@ def test_a_start_with_defaults_warns_of_nothing_and_a_wish_beyond_the_limit_is_n
 
 def test_the_soft_limit_on_open_files_is_raised_to_the_hard_one() -> None:
     code = (
-        "import resource; from polywire.server.descriptors import raise_limit;"
+        "import resource; from polywire.server.server import raise_limit;"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 400)); raise_limit();"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )

@@ -13,7 +13,7 @@ import typer
 
 from polywire.cli.options import config_errors_reported
 from polywire.errors import PolywireError
-from polywire.server.quantity import TIME_UNITS, parse_seconds
+from polywire.server.config.kinds import TIME_UNITS, parse_seconds
 
 ALLOWED: Final = (
     "an offset (1234), a time in UTC (2026-11-15, 2026-11-15T10:30, 2026-11-15T10:30:00+01:00), "

@@ -1,6 +1,6 @@
 """One connection as its session and its outbox see it, whatever transport carries it.
 
-A transport (``server/streams.py``, ``server/websockets.py``) calls ``opened``, ``deliver`` and ``closed``, and tells
+A transport (``server/listeners.py``, ``server/websockets.py``) calls ``opened``, ``deliver`` and ``closed``, and tells
 the outbox when it is full; the session sees a ``Peer``, the outbox a ``Link``. Logins that take time run elsewhere:
 what arrives meanwhile waits, and reading is paused, so it is little.
 

@@ -19,16 +19,15 @@ from polywire.hub.work import DONE, MORE, PROMPT, Job, Work
 from polywire.protocols.mqtt.kept import SHARED, MqttSessions, SessionState
 from polywire.security.authenticator import Authenticator, LoginError, Throttled
 from polywire.security.credentials import Credentials
-from polywire.server.address import WILDCARDS, Address
+from polywire.server.address import WILDCARDS, Address, refusal
 from polywire.server.admission import Admission
 from polywire.server.config import Config
 from polywire.server.config.checks import queue_policies
-from polywire.server.origins import refusal
-from polywire.server.seldom import Refusals, Seldom, SeldomEach
+from polywire.server.logs import Refusals, Seldom, SeldomEach
 
 if TYPE_CHECKING:
     from polywire.server.endpoint import Endpoint
-    from polywire.server.journaling import Journaling
+    from polywire.server.journal import Journaling
 
 LOGIN_THREADS = 2
 """Passwords checked at once: each takes 64 MiB and a core, so this also bounds how fast anybody can guess."""

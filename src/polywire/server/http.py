@@ -29,8 +29,8 @@ from polywire.registry import HTTP_CODE
 from polywire.server.address import Address
 from polywire.server.config.schema import Journal
 from polywire.server.gate import Gate, Knock
+from polywire.server.logs import Seldom
 from polywire.server.metrics import CONTENT_TYPE, Metrics
-from polywire.server.seldom import Seldom
 
 LISTENER: Final = "http"
 TEXT: Final = "text/plain"

@@ -39,8 +39,7 @@ from polywire.protocols.mqtt.kept import sessions_of
 from polywire.registry import HTTP_CODE, by_name
 from polywire.server.gate import Gate
 from polywire.server.http import HttpServer, Refused
-from polywire.server.parts import Part, Progress, note, queries
-from polywire.server.restoring import headers_of
+from polywire.server.restoration import Part, Progress, headers_of, note, queries
 
 T = TypeVar("T")
 

@@ -1,16 +1,20 @@
-"""What the hub logs, to standard error: from which level on, and as text or as JSON.
+"""What the hub logs, to standard error: from which level on, as text or as JSON, and how often.
 
 A record may carry fields beside its words: ``log.warning("…", extra={"client": …, "user": …})``. As JSON they are keys
-of their own; the text of a line has to say what matters by itself.
+of their own; the text of a line has to say what matters by itself. Lines that anybody can cause are written seldom: a
+flood of events must not become a flood of lines.
 """
 
 import json
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from polywire.server.config import Log
+from polywire.hub.client import Client
+from polywire.hub.refusal import Refused
+from polywire.server.config.schema import Log
 
 FIELDS: Final = ("client", "user", "address", "protocol", "action", "channel", "reason")
 """The fields a record may carry."""
@@ -41,3 +45,113 @@ def set_up(wanted: Log) -> None:
     handler.setFormatter(JsonFormatter() if wanted.format == "json" else logging.Formatter(TEXT))
     level = getattr(logging, wanted.level.upper())
     logging.basicConfig(handlers=[handler], level=level, force=True)
+
+
+SECONDS = 5.0
+"""How far apart two lines of the same kind are."""
+
+MOST_KEYS: Final = 1000
+"""How many sources of lines are kept apart."""
+
+SHOWN: Final = 100
+"""How much of a name that a client has chosen goes to the log."""
+
+
+TOO_LARGE: Final = "too-large"
+
+
+class Seldom:
+    """One kind of line. What happens in between is counted, and reported with the next line."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._clock = clock
+        self._next = float("-inf")
+        self._untold = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next line would be written, and nothing is left to report with it."""
+        return self._untold == 0 and self._clock() >= self._next
+
+    def warn(self, words: str, *arguments: object, **fields: object) -> None:
+        """Write the line, unless the last one was a moment ago. ``fields`` are among ``FIELDS``."""
+        now = self._clock()
+        if now < self._next:
+            self._untold += 1
+            return
+        self._next = now + SECONDS
+        if self._untold:
+            words += " (and %d more like it)"
+            arguments = (*arguments, self._untold)
+            self._untold = 0
+        self._log.warning(words, *arguments, extra=fields)
+
+
+class SeldomEach:
+    """One kind of line for each of several sources, so that a noisy one does not hide the others."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._clock = clock
+        self._by_key: dict[object, Seldom] = {}
+        self._rest = Seldom(log, clock)
+
+    def warn(self, key: object, words: str, *arguments: object, **fields: object) -> None:
+        """Write the line, unless the last one of this source was a moment ago."""
+        found = self._by_key.get(key)
+        if found is None:
+            if len(self._by_key) >= MOST_KEYS:
+                self._by_key = {other: each for other, each in list(self._by_key.items()) if not each.is_due}
+            # In a flood from everywhere at once those who come late share one line.
+            found = self._rest
+            if len(self._by_key) < MOST_KEYS:
+                found = self._by_key[key] = Seldom(self._log, self._clock)
+        found.warn(words, *arguments, **fields)
+
+
+class Refusals:
+    """What clients were refused: a line for each client, action and reason every few seconds."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
+        self._each = SeldomEach(log, clock)
+
+    def refused(self, client: Client, action: str, channel: str, reason: Refused) -> None:
+        """A client may not do this: ``action`` is one of those of ``[[access]]``, ``channel`` may be a service."""
+        denied = reason is Refused.FORBIDDEN
+        self._warn(
+            client,
+            reason.label,
+            "%s from %s over %s may not %s %r" if denied else "%s from %s over %s: %s %r is refused: %s",
+            *((action, channel[:SHOWN]) if denied else (action, channel[:SHOWN], reason.label)),
+            action=action,
+            channel=channel[:SHOWN],
+        )
+
+    def oversized(self, client: Client, size: int, limit: int, cut: bool) -> None:
+        """A client's message is larger than the limit; ``size`` is 0 where it is not known."""
+        self._warn(
+            client,
+            TOO_LARGE,
+            "%s from %s over %s: a message of %s bytes is over the size limit of %d, and %s",
+            size or f"more than {limit}",
+            limit,
+            "was cut" if cut else "was refused",
+        )
+
+    def _warn(self, client: Client, reason: str, words: str, *arguments: object, **fields: object) -> None:
+        user, protocol, name = client.identity.name, client.counters.protocol, client.name[:SHOWN]
+        self._each.warn(
+            (client.number, fields.get("action"), reason),
+            words,
+            repr(user or name) if user or name else "a client",
+            client.address,
+            protocol,
+            *arguments,
+            client=name,
+            user=user,
+            address=client.address,
+            protocol=protocol,
+            reason=reason,
+            **fields,
+        )

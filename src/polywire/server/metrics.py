@@ -21,7 +21,7 @@ from polywire.hub.services import Call
 from polywire.server.gate import Gate
 
 if TYPE_CHECKING:
-    from polywire.server.journaling import Journaling
+    from polywire.server.journal import Journaling
 
 LOOP_SAMPLE = 0.5
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

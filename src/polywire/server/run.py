@@ -18,8 +18,7 @@ from polywire.errors import PolywireError
 from polywire.memory import leave_out_pandas, tune_allocator
 from polywire.server import logs, runtime
 from polywire.server.config import Loaded
-from polywire.server.descriptors import raise_limit
-from polywire.server.server import Server
+from polywire.server.server import Server, raise_limit
 
 COLLECT = (10_000, 20, 20)
 """After how many new objects, and rounds, the garbage collector looks at them: seldom, because little of what the hub

@@ -3,13 +3,18 @@
 ``start`` listens, ``reload`` takes over a changed configuration, ``drain`` ends in the order FMQP's ``$/signals/stop``
 asks for: no new clients, no new messages, what was accepted is delivered, last wills, they are delivered, connections
 are closed with their protocol's last words.
+
+New connections are refused before file descriptors run out, so that those the hub has, its files and its HTTP pages go
+on.
 """
 
 import asyncio
 import contextlib
 import logging
+import resource
 import ssl
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polywire.hub.hub import Hub
@@ -19,18 +24,45 @@ from polywire.protocols.mqtt.kept import sessions_of
 from polywire.protocols.mqttrpc.session import RpcBridge
 from polywire.registry import by_name, names, unusable
 from polywire.server.address import Address
-from polywire.server.admission import Admission, make_admission
+from polywire.server.admission import Admission, load_certificates, make_admission, make_context
 from polywire.server.config import ConfigError, Loaded, Problem
-from polywire.server.descriptors import connections_left, http_connections
 from polywire.server.gate import Gate
 from polywire.server.listeners import Listeners
+from polywire.server.logs import Seldom
 from polywire.server.metrics import Metrics
-from polywire.server.seldom import Seldom
-from polywire.server.tls import load_certificates, make_context
 
 if TYPE_CHECKING:
     from polywire.server.http import HttpServer
-    from polywire.server.journal_keeper import JournalKeeper
+    from polywire.server.restoration import JournalKeeper
+
+
+OTHERS = 16
+"""Descriptors for files that are read again, and the like."""
+
+
+def raise_limit() -> None:
+    """Raise the soft limit of this process to its hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # some systems allow less than the hard limit says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def http_connections() -> int:
+    """How many connections the HTTP listener may have: they are few, and always have room."""
+    return min(max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16, 32), 256)
+
+
+def connections_left() -> int:
+    """How many connections there can be besides what is open now; at least one."""
+    kept = http_connections() + OTHERS
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return 1 << 30
+    descriptors = Path("/dev/fd")
+    used = sum(1 for _ in descriptors.iterdir()) if descriptors.is_dir() else kept
+    return max(1, limit - used - kept)
+
 
 NEED_RESTART = ("journal", "fabric")
 """Sections that a reload does not apply; of ``[listen]`` that is true of the addresses."""
@@ -80,7 +112,7 @@ class Server:
         if config.tls is not None:
             self._tls = make_context(config.tls)
         if config.journal.enabled:
-            from polywire.server.journal_keeper import JournalKeeper  # noqa: PLC0415 - only a journal needs Arrow
+            from polywire.server.restoration import JournalKeeper  # noqa: PLC0415 - only a journal needs Arrow
 
             try:
                 self._journal = JournalKeeper(config.journal, self.hub, self.gate, self._loop)

@@ -19,7 +19,7 @@ from polywire.hub.counters import Counters
 from polywire.server.address import Address
 from polywire.server.endpoint import HIGH_WATER, Endpoint
 from polywire.server.gate import Gate, Knock
-from polywire.server.seldom import Seldom
+from polywire.server.logs import Seldom
 from polywire.wire.websocket import (
     BINARY,
     CLOSE,

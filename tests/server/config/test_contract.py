@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from polywire.server.config import Config, ConfigError, load
-from polywire.server.config.keys import root
+from polywire.server.config.schema import root
 
 SECTIONS = sorted({".".join(table.path) for table in root().walk() if table.path})
 KEYS = sorted({key for table in root().walk() for key in (*table.keys, *table.tables)})

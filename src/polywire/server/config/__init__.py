@@ -6,8 +6,7 @@
 1048576
 """
 
-from polywire.server.config.errors import ConfigError, Origin, Problem
-from polywire.server.config.load import Loaded, Setting, load
+from polywire.server.config.loader import Loaded, Setting, load
 from polywire.server.config.schema import (
     AccessRule,
     Auth,
@@ -23,6 +22,7 @@ from polywire.server.config.schema import (
     Throttle,
     Tls,
 )
+from polywire.server.config.text import ConfigError, Origin, Problem
 
 __all__ = [
     "AccessRule",

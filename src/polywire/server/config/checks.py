@@ -11,10 +11,9 @@ from typing import Final, Protocol
 from polywire.hub.channels import from_stars, name_problem
 from polywire.hub.queues import Policy
 from polywire.server.address import WILDCARDS, Address
-from polywire.server.config.errors import ConfigError, Origin, Problem
-from polywire.server.config.keys import Table, root
 from polywire.server.config.kinds import File
-from polywire.server.config.schema import Auth, Config, Section
+from polywire.server.config.schema import Auth, Config, Section, Table, root
+from polywire.server.config.text import ConfigError, Origin, Problem
 
 
 class OriginOf(Protocol):
@@ -187,8 +186,7 @@ def _files(struct: Section, table: Table, at: At) -> Iterator[Problem]:
 def _contents(config: Config) -> Iterator[Problem]:
     """Files that are there, but that the hub can't use: everything is loaded once, as the start does."""
     # Here, because these need the configuration themselves, and are slow to import.
-    from polywire.server.admission import make_authenticator  # noqa: PLC0415
-    from polywire.server.tls import make_context  # noqa: PLC0415
+    from polywire.server.admission import make_authenticator, make_context  # noqa: PLC0415
 
     try:
         if config.tls is not None:

@@ -13,8 +13,8 @@ from polywire.hub.message import Message
 from polywire.hub.refusal import Refused
 from polywire.hub.work import TURN, Turns, Work
 from polywire.journal import open as open_journal
-from polywire.server import journaling as module
-from polywire.server.journaling import Journaling
+from polywire.server import journal as module
+from polywire.server.journal import Journaling
 from tests.journal.failing_log import FailingLog
 from tests.sessions import Site
 
@@ -254,7 +254,7 @@ def test_a_last_will_is_delivered_while_the_disk_fails_and_recorded_afterwards(t
     async def work() -> None:
         house = House(tmp_path, strict=strict)
         will = Message("queue/q", b"farewell")
-        assert house.hub.leave_will(house.client, will, 10)
+        assert house.hub.leave_will(house.client, will, 10) is None
         await house.settled()
         house.log.break_down()
         house.publish(b"x")

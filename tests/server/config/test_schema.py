@@ -2,7 +2,7 @@
 
 import pytest
 
-from polywire.server.config.keys import Table, nearest, root
+from polywire.server.config.schema import Table, nearest, root
 
 
 def table_at(path: tuple[str, ...]) -> Table:

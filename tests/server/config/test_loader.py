@@ -7,7 +7,7 @@ import pytest
 from polywire.errors import PolywireError
 from polywire.server.address import Address
 from polywire.server.config import Config, ConfigError, load
-from polywire.server.config.load import LARGEST_FILE
+from polywire.server.config.loader import LARGEST_FILE
 
 
 def write(folder: Path, text: str) -> Path:

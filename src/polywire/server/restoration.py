@@ -1,9 +1,19 @@
-"""What the journal remembers, put back into a hub that starts."""
+"""A running hub's journal, from its opening to its end: recovered, read back into the hub, written, kept small.
 
+Among what is put back is which parts of which query the pipeline published, and by whom. A part takes two steps. First
+its messages and a note go to the journal as one batch, so that either all of it is there or nothing. Then the messages
+are delivered, which may leave rows of its own for sessions that are kept; a second note, behind those rows, says that
+this is done. A hub that starts and finds the first note only does the second step again.
+"""
+
+import asyncio
+import logging
 import math
-from collections.abc import Iterable
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import msgspec.json
 
@@ -16,13 +26,90 @@ from polywire.hub.message import Date, FailedAttachment, Headers, Message
 from polywire.hub.outbox import Nowhere, Outbox
 from polywire.hub.peer import Limits
 from polywire.hub.queues import Delivery
+from polywire.hub.recorder import Recorder
+from polywire.journal.errors import JournalLoss
+from polywire.journal.housekeeping import Housekeeping, KeepLimits, segment_seconds
 from polywire.journal.kinds import BINARY_FLAG, NO_PROTOCOL, PATTERN_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG
+from polywire.journal.log import Log
 from polywire.journal.reader import open_journal
+from polywire.journal.recovery import RecoveryReport
+from polywire.journal.snapshots import State, state_of
 from polywire.protocols.fmqp.frames import forwarded
 from polywire.protocols.mqtt.frames import Publish, Pubrel
 from polywire.protocols.mqtt.kept import Snapshot, sessions_of
 from polywire.registry import by_name
-from polywire.server.parts import PREFIX, note, restore_query, undelivered
+from polywire.server.config.schema import Journal
+from polywire.server.gate import Gate
+from polywire.server.journal import Journaling
+
+SHARED: Final = "ingest"
+"""Where the hub keeps the queries, in ``Hub.shared``."""
+
+PREFIX: Final = "sink:"
+"""Begins the names under which the journal has them."""
+
+ROWS: Final = "rows"
+USER: Final = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of which batch of which query."""
+
+    query: str
+    batch: int
+    number: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it stands among its query's parts."""
+        return self.batch, self.number
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a query has got. ``user`` owns it; None for one of a journal that knew no owners.
+
+    ``undelivered`` are the offsets, from and to, of the messages of its last part that may not be delivered yet.
+    """
+
+    place: tuple[int, int]
+    user: str | None
+    undelivered: tuple[int, int] | None = None
+
+
+def queries(hub: Hub) -> dict[str, Progress]:
+    """All queries by name."""
+    return cast("dict[str, Progress]", hub.shared.setdefault(SHARED, {}))
+
+
+def note(recorder: Recorder, part: Part, user: str, *, rows: int = 0) -> None:
+    """Record that a part is there: all of it, or that its messages are the ``rows`` before this one."""
+    known: dict[str, object] = {USER: user} if not rows else {USER: user, ROWS: rows}
+    recorder.applied(PREFIX + part.query, f"{part.batch}:{part.number}", msgspec.json.encode(known).decode())
+
+
+def restore_query(hub: Hub, row: dict[str, Any]) -> None:
+    """Take over what the journal remembers."""
+    batch, _, number = row["correlation"].partition(":")
+    known = msgspec.json.decode(row["headers"]) if row["headers"] else {}
+    progress = Progress((int(batch), int(number)), known.get(USER))
+    if ROWS in known:
+        progress.undelivered = (row["offset"] - known[ROWS], row["offset"])
+    queries(hub)[row["client"].removeprefix(PREFIX)] = progress
+
+
+def undelivered_from(hub: Hub) -> list[int]:
+    """Where the messages begin of each part that is to be delivered again."""
+    return [progress.undelivered[0] for progress in queries(hub).values() if progress.undelivered is not None]
+
+
+def undelivered(hub: Hub) -> Iterable[tuple[Part, Progress]]:
+    """The queries whose last part is to be delivered again."""
+    for query, progress in queries(hub).items():
+        if progress.undelivered is not None:
+            yield Part(query, *progress.place), progress
+
 
 Row = dict[str, Any]
 
@@ -258,3 +345,88 @@ class _Session:
 
 def _packet(row: Row) -> int:
     return int(msgspec.json.decode(row["headers"])["packet"])
+
+
+SNAPSHOT_AFTER = 50_000
+"""Rows of state that a start may have to look at before it leaves a snapshot for the next one."""
+
+log = logging.getLogger("polywire.journal")
+
+
+class JournalKeeper:
+    """Opens the journal, puts back into the hub what it remembers, and records from then on."""
+
+    def __init__(self, config: Journal, hub: Hub, gate: Gate, loop: asyncio.AbstractEventLoop) -> None:
+        node = config.node or socket.gethostname()
+        self._gate = gate
+        journal = Log(
+            config.path,
+            node=node,
+            fsync=config.fsync,
+            segment_octets=config.segment_size,
+            segment_seconds=segment_seconds(config.keep_time),
+            refuse_loss=config.on_loss == "refuse",
+        )
+        _report(journal.recovery)
+        try:
+            state = _state(config, journal)
+        except BaseException:
+            journal.close()
+            raise
+        limits = KeepLimits(config.keep_size, config.keep_time, for_readers=config.keep_for_readers)
+        self._housekeeping = Housekeeping(config.path, limits, compact=config.compact)
+        journal.on_roll = self._housekeeping.segment_begun
+        strict = config.on_failure == "refuse"
+        self._journaling = Journaling(hub, gate.turns, journal, loop, fsync=config.fsync, strict=strict)
+        self._journaling.hold = self._housekeeping.hold
+        wills: list[dict[str, Any]] = []
+        counts = restore(hub, _rows(state), gate.limits, wills)
+        gate.renew_stored()
+        gate.journaling = self._journaling
+        words = "journal %s, %d rows; put back: %d retained messages, %d in queues, %d MQTT sessions"
+        log.info(words, config.path, journal.next_offset, *counts)
+        referred = [first for first in (state.first_reference(), *undelivered_from(hub)) if first is not None]
+        delivered = deliver_parts(hub, config.path)
+        if referred:
+            self._housekeeping.hold(min(referred), self._journaling.recorder.next_offset())
+        if delivered:
+            log.info("%d messages of parts that were published last are now stored for MQTT sessions", delivered)
+        publish_wills(hub, wills, gate.rules)
+        if wills:
+            log.warning("the last hub was killed: %d last wills of its clients are published now", len(wills))
+        if state.lost:  # the next start need not tell of it, nor refuse for it
+            self._housekeeping.need_snapshot(state.offset)
+        elif state.folded > SNAPSHOT_AFTER:
+            self._housekeeping.segment_begun(state.offset)
+        self._housekeeping.start()
+
+    async def close(self) -> None:
+        """Write what is left and let go of the journal."""
+        self._gate.journaling = None
+        await asyncio.to_thread(self._housekeeping.stop)
+        await self._journaling.close()
+
+
+def _state(config: Journal, journal: Log) -> State:
+    state = state_of(config.path, to_offset=journal.next_offset)
+    if state.lost and config.on_loss == "refuse":
+        raise JournalLoss(str(config.path), "; ".join(state.lost))
+    for lost in state.lost:
+        log.error("the hub's state may be incomplete: %s", lost)
+    return state
+
+
+def _rows(state: State) -> Iterator[dict[str, Any]]:
+    for batch in state.batches():
+        yield from batch.to_pylist()
+
+
+def _report(recovery: RecoveryReport) -> None:
+    """Log what the last writer left that was not right."""
+    if recovery.lost:
+        words = "the journal has lost rows: %s; their offsets are not used again; 'polywire journal verify' lists them"
+        log.error(words, recovery)
+    elif recovery.damage:
+        log.error("the journal is damaged: %s; 'polywire journal verify' shows all of it", recovery)
+    elif recovery.octets:
+        log.warning("the last hub was cut off while it wrote rows that it had not acknowledged: %s", recovery)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polywire.server.quantity import parse_seconds, parse_size, show_seconds, show_size
+from polywire.server.config.kinds import parse_seconds, parse_size, show_seconds, show_size
 
 
 @pytest.mark.parametrize(
