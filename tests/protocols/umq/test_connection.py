@@ -724,7 +724,7 @@ def test_the_newest_value_is_kept_until_it_is_unset() -> None:
     assert events(there, UnsetAttribute("key")) == [UnsetAttribute("key")]
     assert list(attributes) == ["other"]
     assert "key" not in attributes
-    assert attributes.get("key") is None
+    assert attributes.view.get("key") is None
 
 
 @pytest.mark.rule("UMQ-69")

@@ -12,8 +12,6 @@ from enum import Enum, unique
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar, final
 
-from mypy_extensions import mypyc_attr
-
 from polywire.protocols.umq.base36 import MAX_NUMBER
 from polywire.protocols.umq.errors import (
     FatalCode,
@@ -585,8 +583,8 @@ class Attribute:
         self._attachments[frame.index] = frame.body if isinstance(frame, Attachment) else frame
 
 
-@mypyc_attr(native_class=False)  # its base class is written in Python
-class Attributes(Mapping[str, Attribute]):
+@final
+class Attributes:
     """The peer's attributes by name: at most ``limit`` of them, and ``max_size`` characters and bytes in all.
 
     An attribute counts from its ``S`` on (UMQ-108); the attachments that are part of its value fill in as they arrive.
@@ -606,6 +604,9 @@ class Attributes(Mapping[str, Attribute]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._named)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._named
 
     def __getitem__(self, name: str) -> Attribute:
         return self._named[name]

@@ -651,7 +651,7 @@ def answered_attributes(attributes: Attributes) -> tuple[dict[str, object], tupl
     """Attributes as an answer has them: each a text, or with the places of its attachments among the answer's."""
     values: dict[str, object] = {}
     sent: list[Attached] = []
-    for name, attribute in attributes.items():
+    for name, attribute in attributes.view.items():
         if not attribute.attachments:
             values[name] = attribute.value
             continue
