@@ -187,12 +187,12 @@ def _message(found: Received) -> Message:
         headers[DOTNET_TYPE] = found.type_name
     is_topic = found.destination.startswith(TOPIC_PREFIX)
     channel = found.destination.removeprefix(TOPIC_PREFIX) if is_topic else QUEUE + found.destination
-    told = None if content_type is None else str(content_type)
+    media = None if content_type is None else str(content_type)
     if is_topic:
-        return Message(channel, found.payload, headers, told)
+        return Message(channel, found.payload, headers, media)
     count = delivery_count(headers)
     reject = found.nack if found.reject is not None else _cannot_reject
-    return Message(channel, found.payload, headers, told, acknowledge=found.ack, deliveries=count, reject=reject)
+    return Message(channel, found.payload, headers, media, acknowledge=found.ack, deliveries=count, reject=reject)
 
 
 def _cannot_reject(_delay: float, _reason: str) -> None:

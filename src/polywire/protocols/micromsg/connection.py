@@ -312,7 +312,7 @@ class Agreement(Frame):
         return _error(BAD_FRAME, reason)
 
 
-def reply_to(offer: Handshake, terms: Terms) -> Handshake | Error:
+def _reply_to(offer: Handshake, terms: Terms) -> Handshake | Error:
     """The server's reply to an offer."""
     for extension in offer.required:
         if extension.name not in terms.supported:
@@ -337,7 +337,7 @@ def reply_to(offer: Handshake, terms: Terms) -> Handshake | Error:
     return Handshake(terms.identity, tuple(required), tuple(optional), MAJOR, min(offer.minor, terms.minor))
 
 
-def final_message(reply: Handshake, terms: Terms) -> Handshake | Error:
+def _final_message(reply: Handshake, terms: Terms) -> Handshake | Error:
     """The client's final message, which answers the server's reply to its offer."""
     own = {extension.name: extension for extension in (*terms.required, *terms.optional)}
     # A client without credentials can't use x-auth, even if the server wants it.
@@ -369,7 +369,7 @@ def _agreed(reply: Handshake, last: Handshake) -> Agreement:
     return Agreement(version, used, reply.identity, _cap(reply, LARGEST_COUNT))
 
 
-def agree(offer: Handshake, reply: Handshake, last: Handshake, terms: Terms) -> Agreement | Error:
+def _agree(offer: Handshake, reply: Handshake, last: Handshake, terms: Terms) -> Agreement | Error:
     """What the server has agreed on with the final message it received."""
     used = (*last.required, *last.optional)
     names = [extension.name for extension in used]
@@ -670,15 +670,19 @@ class Connection:
             raise LocalProtocolError("dotnet was not agreed on, so messages have no type", rule="MICROMSG-172")
         before = b"".join([encode(self.vendor_frame(name, attached)) for name, attached in extensions])
         before += self._naming(type_name)
-        data = before + self._send_message(Message(self.outgoing.due(), destination, payload, properties))
+        data = self._send_message(Message(self.outgoing.due(), destination, payload, properties))
         self._named_type = type_name
-        return data
+        return before + data if before else data  # compiled code copies even for nothing
 
     def prepared(self, octets: bytes, type_name: str) -> bytes:
         """An encoded message with the next number, after the frame that names its type. ``sent`` counts it."""
         self._require_frames()
         numbered = renumbered(octets, self.outgoing.due())
-        return self._naming(type_name) + numbered if self._type_number else numbered
+        if self._type_number:
+            naming = self._naming(type_name)
+            if naming:
+                return naming + numbered
+        return numbered
 
     def sent(self, type_name: str) -> None:
         """Count a message that was ``prepared``: it is sent."""
@@ -778,18 +782,18 @@ class Connection:
         self._enter(following)
         if event is Event.OFFER:
             self._offer = received
-            answer = reply_to(received, self._terms)
+            answer = _reply_to(received, self._terms)
             if isinstance(answer, Error):
                 return Ended(answer, "MICROMSG-14")
             self._reply = self._answer = answer
         elif event is Event.REPLY:
             self._reply = received
-            answer = final_message(received, self._terms)
+            answer = _final_message(received, self._terms)
             if isinstance(answer, Error):
                 return Ended(answer, "MICROMSG-15")
             self._answer = answer
         elif self._offer is not None and self._reply is not None:
-            agreement = agree(self._offer, self._reply, received, self._terms)
+            agreement = _agree(self._offer, self._reply, received, self._terms)
             if isinstance(agreement, Error):
                 rule = "MICROMSG-165" if agreement.name == UNSUPPORTED_EXTENSION else "MICROMSG-101"
                 return Ended(agreement, rule)
@@ -826,7 +830,7 @@ class Connection:
 
     def _send_message(self, message: Message) -> bytes:
         if message.sequence != self.outgoing.due():
-            reason = f"message {message.sequence} is sent where {self.outgoing.due()} is due"
+            reason = f"message {message.sequence} is sent, but {self.outgoing.due()} is due"
             raise LocalProtocolError(reason, rule="MICROMSG-118")
         problem = json_problem(message.payload) if self._json else None
         if problem is not None:

@@ -291,7 +291,7 @@ class Outgoing:
             else:
                 self._dropped(message)
             return
-        ready = before + self._connection.prepared(octets, named_type)
+        ready = self._ready(before, octets, named_type)
         # Making room in the outbox may call back here, before this message has got its number.
         self._busy = True
         accepted = client.outbox.offer(ready)
@@ -402,7 +402,7 @@ class Outgoing:
         self._queued = 0
 
     def _put(self, before: bytes, octets: bytes, named_type: str, delivery: Delivery | None) -> None:
-        self._client.outbox.push(before + self._connection.prepared(octets, named_type))
+        self._client.outbox.push(self._ready(before, octets, named_type))
         self._sent(named_type, delivery)
         if delivery is not None and not self._acks:
             delivery.ack()
@@ -415,6 +415,11 @@ class Outgoing:
             if number is not None:
                 found.append(encode(Extension(number, payload)))
         return b"".join(found)
+
+    def _ready(self, before: bytes, octets: bytes, named_type: str) -> bytes:
+        """The bytes to write: the message with its number, after the frames of vendors and of its type."""
+        prepared = self._connection.prepared(octets, named_type)
+        return before + prepared if before else prepared
 
     def _sent(self, named_type: str, delivery: Delivery | None) -> None:
         self._connection.sent(named_type)
@@ -495,7 +500,7 @@ class MicromsgConsumer(Consumer):
         return not self.leaving and self._outgoing.room()
 
     def wants(self, message: Message) -> bool:
-        """Whether the message passes the filter, and is JSON where that was agreed on."""
+        """Whether the message passes the filter, and is JSON if that was agreed on."""
         if self.leaving or not self._outgoing.suits(message):
             return False
         condition = self.condition
@@ -522,7 +527,7 @@ def channel_of_message(destination: str) -> str | Error:
 
 
 def channel_of_subscription(destination: str) -> str | Error:
-    """MICROMSG-136: the channel to subscribe to, or the pattern behind ``topic/``."""
+    """MICROMSG-136: the channel to subscribe to, or the pattern after ``topic/``."""
     if len(destination.encode("utf-8", "replace")) > MAX_DESTINATION:
         return _nowhere(destination[:MAX_DESTINATION], f"a destination has at most {MAX_DESTINATION} bytes")
     channel = _channel(destination)
