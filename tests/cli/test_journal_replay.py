@@ -181,7 +181,6 @@ def test_told_to_keep_going_it_names_what_was_not_taken(
 
 @pytest.mark.parametrize("protocol", ["fmqp", "mqtt", "umq"])
 def test_a_replay_reaches_the_subscribers_of_a_running_hub(journal: Path, protocol: str) -> None:
-    pytest.importorskip(f"polywire.client.over_{protocol}")
     with running_hub() as hub:
         url = f"{protocol}://127.0.0.1:{hub.port(protocol)}"
         words = [
