@@ -84,6 +84,17 @@ class Subscription:
 
 @final
 @mypyc_attr(acyclic=True)
+class Readers:
+    """Who gets the publications of one protocol, as they are (``raw``) or as messages (``cooked``)."""
+
+    def __init__(self, protocol: int, subscriptions: list[Subscription]) -> None:
+        self.protocol: Final = protocol
+        self.raw: Final = [each.outbox for each in subscriptions if each.protocol == protocol and not each.away]
+        self.cooked: Final = [each for each in subscriptions if each.protocol != protocol]
+
+
+@final
+@mypyc_attr(acyclic=True)
 class Route:
     """The subscribers of some channels, sorted by how they are reached."""
 
@@ -91,23 +102,25 @@ class Route:
         self.subscriptions: Final = subscriptions
         self.key: Final = key
         self.users: i64 = 0
-        self._raw: Final[dict[int, list[Outbox]]] = {}
-        self._cooked: Final[dict[int, list[Subscription]]] = {}
+        self._readers: Final[dict[int, Readers]] = {}
+        self._last: Readers | None = None  # those of the protocol asked for last
 
     def raw(self, protocol: int) -> list[Outbox]:
         """The outboxes that take publications of this protocol as they are."""
-        found = self._raw.get(protocol)
-        if found is None:
-            found = [each.outbox for each in self.subscriptions if each.protocol == protocol and not each.away]
-            self._raw[protocol] = found
-        return found
+        last = self._last
+        return last.raw if last is not None and last.protocol == protocol else self._sort(protocol).raw
 
     def cooked(self, protocol: int) -> list[Subscription]:
         """The subscriptions that need publications of this protocol as messages."""
-        found = self._cooked.get(protocol)
+        last = self._last
+        return last.cooked if last is not None and last.protocol == protocol else self._sort(protocol).cooked
+
+    def _sort(self, protocol: int) -> Readers:
+        found = self._readers.get(protocol)
         if found is None:
-            found = [each for each in self.subscriptions if each.protocol != protocol]
-            self._cooked[protocol] = found
+            found = Readers(protocol, self.subscriptions)
+            self._readers[protocol] = found
+        self._last = found
         return found
 
     def __len__(self) -> int:

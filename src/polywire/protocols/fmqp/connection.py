@@ -7,6 +7,8 @@ may not do the same: only clients subscribe, and only the broker publishes to fe
 from collections.abc import Callable
 from typing import Final, final
 
+from mypy_extensions import i64
+
 from polywire.protocols.fmqp.errors import LocalProtocolError
 from polywire.protocols.fmqp.frames import MAX_BODY, Decoder, Publication, Subscription, Unsubscription, encode
 from polywire.wire.frame import RAW_KEPT, Discarded, Frame, Role, Run
@@ -27,7 +29,8 @@ class Connection:
     def __init__(self, role: Role, *, max_body: int = MAX_BODY) -> None:
         self._accepts: Final = role is Role.SERVER
         self._decoder: Final = Decoder(max_body=max_body)
-        self._events: list[Frame | Run] = []  # the next one is the last
+        self._events: list[Frame | Run] = []  # decoded, from `_next` on not yet returned by ``next_event``
+        self._next: i64 = 0
 
     def receive(
         self,
@@ -40,16 +43,15 @@ class Connection:
         ``routes`` and ``resolve`` are those of ``Decoder.feed_runs``. With them, plain publications are ``Run`` events.
         """
         events = self._decoder.feed_runs(data, routes, resolve)
-        events.reverse()
-        if self._events:
-            events.extend(self._events)
-        self._events = events
+        self._events = events if self._next == len(self._events) else self._events[self._next :] + events
+        self._next = 0
 
     def next_event(self) -> Frame | Run | None:
         """The next packet, or None until more data is received. What breaks a rule is ``Discarded`` (FMQP-35)."""
-        if not self._events:
+        if self._next == len(self._events):
             return None
-        event = self._events.pop()
+        event = self._events[self._next]
+        self._next += 1
         if isinstance(event, Run):
             return event
         rule, reason = _problem(event, by_client=self._accepts)
