@@ -17,6 +17,7 @@ _SHARED = (
     "polywire.wire.websocket",
     "polywire.journal.kinds",
     "polywire.journal.columns",
+    "polywire.journal.state",
     "polywire.hub.channels",
     "polywire.hub.trie",
     "polywire.hub.names",

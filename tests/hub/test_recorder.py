@@ -3,8 +3,8 @@
 import json
 
 from polywire.hub.message import Date, Message
-from polywire.hub.recorder import FAILED_OCTETS, UNRECORDED
 from polywire.journal.kinds import PATTERN_FLAG, RETAIN_FLAG, UNHEARD_FLAG
+from polywire.journal.state import FAILED_OCTETS, UNRECORDED
 from tests.journal.recording import TIME, Recording
 
 

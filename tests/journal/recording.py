@@ -33,6 +33,18 @@ class Recording:
         """Record a message in a queue."""
         return self.recorder.enqueued(Message(f"queue/{queue}", body, time=TIME), self.client)
 
+    def clear(self, channel: str) -> None:
+        """Record that a topic has no retained message any more."""
+        self.recorder.cleared(self.client.protocol, self.client.number, self.client.name, channel)
+
+    def store(self, name: str, topic: str, message: Message, qos: int, packet: int = 0, *, retain: bool = False) -> int:
+        """Record that a message is due to a kept session."""
+        return self.recorder.stored(MQTT, name, topic, message.offset, message.body, qos, packet, retain=retain)
+
+    def wills_over(self, group: int = 0) -> None:
+        """Record that a group of the client's last wills is over."""
+        self.recorder.wills_over(self.client.protocol, self.client.number, self.client.name, group)
+
     def table(self) -> Any:
         """All rows since the last call, as readers see them."""
         maker = BatchMaker("here")

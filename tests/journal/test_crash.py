@@ -146,7 +146,7 @@ class Kept:
         self.folder = folder
         self._rec = Recording()
         self._maker = BatchMaker("here")
-        self._rec.recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
+        self._rec.recorder.session(MQTT, "dev", "ann", kept=True, clean=True)
         house = Housekeeping(folder, KeepLimits(), compact=False)
         with Log(folder, node="here") as log:
             for number in range(4):
@@ -164,7 +164,7 @@ class Kept:
     def _work(self, log: Log, number: int) -> None:
         for each in range(10):
             message = self._rec.publish(f"kept/{each}", b"%d %d" % (number, each) * 20, retain=True)
-            self._rec.recorder.stored(MQTT, "dev", "t", message, 1, 0, retain=False)
+            self._rec.store("dev", "t", message, 1)
             self._rec.enqueue("jobs", b"%d %d" % (number, each))
         for columns in self._rec.recorder.take():
             log.append(self._maker.make(columns), state=True)

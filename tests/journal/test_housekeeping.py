@@ -477,8 +477,8 @@ def test_a_delivery_of_a_retained_message_whose_segment_is_gone_comes_back_whole
         log.roll()
         save(log.path, state_of(log.path, to_offset=log.next_offset))
     assert Housekeeping(log.path, KEEP_ONE, compact=False).round().deleted == [name(0, "arrow"), name(2, "arrow")]
-    rec.recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
-    rec.recorder.stored(MQTT, "dev", "a", retained, 1, 0, retain=True)
+    rec.recorder.session(MQTT, "dev", "ann", kept=True, clean=True)
+    rec.store("dev", "a", retained, 1, retain=True)
     write()
     found = [(row["kind"], row["channel"], row["body"]) for row in state_of(log.path).rows.to_pylist()]
     assert ("deliver", "a", b"kept for long") in found

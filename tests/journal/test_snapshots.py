@@ -75,8 +75,8 @@ def work(folder: Folder, step: int) -> None:
     """Some of everything: retained, queued, taken, due to a session and done with."""
     recorder = folder.recorder
     if not step:
-        recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
-        recorder.wished(MQTT, "dev", "t", 2)
+        recorder.session(MQTT, "dev", "ann", kept=True, clean=True)
+        recorder.session_subscribed(MQTT, "dev", "t", 2)
     folder.rec.publish("kept", b"kept %d" % step, retain=True)
     folder.rec.publish(f"kept/{step}", b"for good", retain=True)
     first = folder.rec.enqueue("jobs", b"first %d" % step)
@@ -84,7 +84,7 @@ def work(folder: Folder, step: int) -> None:
     recorder.dequeued("jobs", first)
     for number in range(3):
         message = folder.rec.publish("t", b"due %d %d" % (step, number))
-        delivery = recorder.stored(MQTT, "dev", "t", message, 2, 3 * step + number + 1, retain=False)
+        delivery = folder.rec.store("dev", "t", message, 2, 3 * step + number + 1)
         if number == 0:
             recorder.finished(MQTT, "dev", delivery)
         elif number == 1:
@@ -195,12 +195,12 @@ def test_the_state_is_read_and_written_in_slices(folder: Folder, monkeypatch: py
     monkeypatch.setattr(snapshots, "SLICE_OCTETS", 64 << 10)
     monkeypatch.setattr(snapshots, "FOLD_ROWS", 10)
     recorder = folder.recorder
-    recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
+    recorder.session(MQTT, "dev", "ann", kept=True, clean=True)
     for step in range(3):
         large = folder.rec.publish("large", bytes([step]) * 40_000)
         for number in range(20):
             folder.rec.publish(f"kept/{number}", b"%d %d" % (step, number) * 2000, retain=True)
-            recorder.stored(MQTT, "dev", "large", large, 1, 0, retain=False)
+            folder.rec.store("dev", "large", large, 1)
         folder.write()
         expected = folder.state().rows
         path = folder.save()
@@ -269,10 +269,10 @@ def test_a_snapshot_that_was_not_finished_is_none(folder: Folder) -> None:
 
 def test_what_is_due_stands_in_the_snapshot_with_its_body(folder: Folder) -> None:
     recorder = folder.recorder
-    recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
+    recorder.session(MQTT, "dev", "ann", kept=True, clean=True)
     message = folder.rec.publish("t", b"due")
     folder.roll()
-    recorder.stored(MQTT, "dev", "t", message, 1, 0, retain=False)
+    folder.rec.store("dev", "t", message, 1)
     folder.save()
     delete_segment(folder.path, 0)
     assert ("deliver", "t", b"due") in folder.left()
@@ -280,10 +280,10 @@ def test_what_is_due_stands_in_the_snapshot_with_its_body(folder: Folder) -> Non
 
 def test_a_delivery_may_stand_for_a_message_before_the_snapshot(folder: Folder) -> None:
     recorder = folder.recorder
-    recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
+    recorder.session(MQTT, "dev", "ann", kept=True, clean=True)
     message = folder.rec.publish("t", b"due")
     folder.save()
-    recorder.stored(MQTT, "dev", "t", message, 1, 0, retain=False)
+    folder.rec.store("dev", "t", message, 1)
     assert ("deliver", "t", b"due") in folder.left()
 
 
@@ -292,8 +292,8 @@ def test_a_delivery_may_stand_for_a_retained_message_whose_segment_is_gone(folde
     message = folder.rec.publish("t", b"retained", retain=True)
     folder.save()
     delete_segment(folder.path, 0)
-    recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
-    recorder.stored(MQTT, "dev", "t", message, 1, 0, retain=True)
+    recorder.session(MQTT, "dev", "ann", kept=True, clean=True)
+    folder.rec.store("dev", "t", message, 1, retain=True)
     folder.rec.publish("t", b"newer", retain=True)
     assert folder.left() == [
         ("session", "ann", b""),

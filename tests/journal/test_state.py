@@ -1,14 +1,18 @@
 """The state that rows leave behind."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polywire.hub.client import Client
 from polywire.hub.message import Message
-from polywire.journal.state import fold, references, resolve
+from polywire.journal.state import KeptSession, Row, fold, references, resolve, restore, session_about
 from tests.journal.recording import MQTT, Recording
 
 
@@ -42,7 +46,7 @@ def test_the_last_retained_message_of_a_channel_is_left_unless_it_was_cleared(re
     for channel, body in (("a", b"1"), ("b", b"2"), ("a", b"3"), ("b", b""), ("c", b"4"), ("d", b"5")):
         rec.publish(channel, body, retain=True)
     rec.publish("a", b"not kept")
-    rec.recorder.cleared("d", rec.client)
+    rec.clear("d")
     assert left(rec.table()) == [("publish", "a", b"3"), ("publish", "c", b"4")]
 
 
@@ -80,35 +84,32 @@ def test_a_message_that_moved_is_left_in_its_new_queue_only(rec: Recording) -> N
     assert left(rec.table()) == [("enqueue", "queue/dead", b"new")]
 
 
-def test_a_session_keeps_its_wishes(rec: Recording) -> None:
-    rec.recorder.session(MQTT, "dev", "ann", kept=True, anew=True)
-    rec.recorder.wished(MQTT, "dev", "a/#", 1)
-    rec.recorder.wished(MQTT, "dev", "b", 1)
-    rec.recorder.wished(MQTT, "dev", "b", 2)
-    rec.recorder.wished(MQTT, "dev", "c", 1)
-    rec.recorder.unwished(MQTT, "dev", "c")
-    rec.recorder.session(MQTT, "dev", "ann", kept=True, anew=False)
+def test_a_session_keeps_its_subscriptions(rec: Recording) -> None:
+    rec.recorder.session(MQTT, "dev", "ann", kept=True, clean=True)
+    rec.recorder.session_subscribed(MQTT, "dev", "a/#", 1)
+    rec.recorder.session_subscribed(MQTT, "dev", "b", 1)
+    rec.recorder.session_subscribed(MQTT, "dev", "b", 2)
+    rec.recorder.session_subscribed(MQTT, "dev", "c", 1)
+    rec.recorder.session_unsubscribed(MQTT, "dev", "c")
+    rec.recorder.session(MQTT, "dev", "ann", kept=True, clean=False)
     assert left(rec.table()) == [("subscribe", "a/#", b""), ("subscribe", "b", b""), ("session", "ann", b"")]
 
 
-def test_a_session_that_begins_anew_or_ends_leaves_nothing_of_before(rec: Recording) -> None:
+def test_a_session_that_begins_clean_or_ends_leaves_nothing_of_before(rec: Recording) -> None:
     for name in ("dev", "gone"):
-        rec.recorder.session(MQTT, name, "ann", kept=True, anew=True)
-        rec.recorder.wished(MQTT, name, "old", 1)
-        rec.recorder.stored(MQTT, name, "old", rec.publish("old", b"x"), 1, 0, retain=False)
+        rec.recorder.session(MQTT, name, "ann", kept=True, clean=True)
+        rec.recorder.session_subscribed(MQTT, name, "old", 1)
+        rec.store(name, "old", rec.publish("old", b"x"), 1)
         rec.recorder.held(MQTT, name, 3)
-    rec.recorder.session(MQTT, "dev", "bob", kept=True, anew=True)
-    rec.recorder.wished(MQTT, "dev", "new", 1)
-    rec.recorder.session(MQTT, "gone", "", kept=False, anew=True)
+    rec.recorder.session(MQTT, "dev", "bob", kept=True, clean=True)
+    rec.recorder.session_subscribed(MQTT, "dev", "new", 1)
+    rec.recorder.session(MQTT, "gone", "", kept=False, clean=True)
     assert left(rec.table()) == [("session", "bob", b""), ("subscribe", "new", b"")]
 
 
 def test_what_is_due_to_a_session_is_left_with_its_body_and_how_far_it_got(rec: Recording) -> None:
-    rec.recorder.session(MQTT, "dev", "", kept=True, anew=True)
-    waits, done, received, sent = [
-        rec.recorder.stored(MQTT, "dev", "t", rec.publish("t", b"%d" % number), 2, 0, retain=False)
-        for number in range(4)
-    ]
+    rec.recorder.session(MQTT, "dev", "", kept=True, clean=True)
+    waits, done, received, sent = [rec.store("dev", "t", rec.publish("t", b"%d" % number), 2) for number in range(4)]
     rec.recorder.finished(MQTT, "dev", done)
     rec.recorder.sent(MQTT, "dev", received, 7)
     rec.recorder.received(MQTT, "dev", received, 7)
@@ -120,7 +121,7 @@ def test_what_is_due_to_a_session_is_left_with_its_body_and_how_far_it_got(rec: 
 
 
 def test_an_id_that_is_held_and_released_again_and_again_is_what_it_was_last(rec: Recording) -> None:
-    rec.recorder.session(MQTT, "dev", "", kept=True, anew=True)
+    rec.recorder.session(MQTT, "dev", "", kept=True, clean=True)
     for _ in range(3):
         rec.recorder.held(MQTT, "dev", 4)
         rec.recorder.held(MQTT, "dev", 5)
@@ -129,7 +130,7 @@ def test_an_id_that_is_held_and_released_again_and_again_is_what_it_was_last(rec
 
 
 def test_the_open_end_of_a_queue_s_message_is_told_by_its_packet_id(rec: Recording) -> None:
-    rec.recorder.session(MQTT, "dev", "", kept=True, anew=True)
+    rec.recorder.session(MQTT, "dev", "", kept=True, clean=True)
     for _ in range(2):
         rec.recorder.received(MQTT, "dev", -9, 9)
         rec.recorder.finished(MQTT, "dev", -9)
@@ -144,9 +145,9 @@ def test_folding_in_steps_gives_what_folding_at_once_does(rec: Recording) -> Non
         rec.publish(f"r/{step % 2}", b"%d" % step, retain=True)
         offsets += [rec.enqueue("q", b"%d" % step) for _ in range(3)]
         rec.recorder.dequeued("q", offsets.pop(0))
-        rec.recorder.session(MQTT, "dev", "", kept=True, anew=step == 2)
-        rec.recorder.wished(MQTT, "dev", f"f/{step}", 1)
-        rec.recorder.stored(MQTT, "dev", "t", rec.publish("t", b"%d" % step), 1, 0, retain=False)
+        rec.recorder.session(MQTT, "dev", "", kept=True, clean=step == 2)
+        rec.recorder.session_subscribed(MQTT, "dev", f"f/{step}", 1)
+        rec.store("dev", "t", rec.publish("t", b"%d" % step), 1)
         tables.append(rec.table())
     state = tables[0].slice(0, 0)
     for table in tables:
@@ -155,8 +156,8 @@ def test_folding_in_steps_gives_what_folding_at_once_does(rec: Recording) -> Non
 
 
 def test_a_delivery_whose_message_is_gone_is_left_out(rec: Recording) -> None:
-    rec.recorder.session(MQTT, "dev", "", kept=True, anew=True)
-    rec.recorder.stored(MQTT, "dev", "t", rec.publish("t", b"x"), 1, 0, retain=False)
+    rec.recorder.session(MQTT, "dev", "", kept=True, clean=True)
+    rec.store("dev", "t", rec.publish("t", b"x"), 1)
     table = rec.table()
     state = fold(table)
     assert [row["kind"] for row in resolve(state, {}).to_pylist()] == ["session"]
@@ -168,9 +169,260 @@ def test_last_wills_are_left_until_they_are_over_in_one_fold_or_several(rec: Rec
     rec.recorder.will_left(Message("a", b"2"), other, 0)
     first = rec.table()
     assert [body for _, _, body in left(first)] == [b"1", b"2"]
-    rec.recorder.wills_over(rec.client)
+    rec.wills_over()
     second = rec.table()
     assert [body for _, _, body in left(pa.concat_tables([first, second]))] == [b"2"]
     rec.recorder.will_left(Message("a", b"3"), rec.client, 0)
     in_steps = fold(pa.concat_tables([fold(pa.concat_tables([fold(first), second])), rec.table()]))
     assert [body for _, _, body in left(in_steps)] == [b"2", b"3"]
+
+
+CHANNELS = ("a", "b", "a/c")
+QUEUES = ("jobs", "dead")
+CLIENTS = ("dev", "cam")
+PACKETS = range(1, 4)
+GROUPS = range(2)
+Letter = tuple[str, bytes, int, bool]
+"""Topic, body, QoS and retain flag of a message that is due."""
+
+
+@dataclass
+class Session:
+    """A kept session as its hub has it in memory."""
+
+    user: str
+    about: dict[str, Any]
+    filters: dict[str, int] = field(default_factory=dict)
+    held: set[int] = field(default_factory=set)
+    due: dict[int, Letter] = field(default_factory=dict)
+    packets: dict[int, int] = field(default_factory=dict)
+    released: dict[int, int] = field(default_factory=dict)
+
+    @staticmethod
+    def restored(kept: KeptSession) -> "Session":
+        due = {offset: (each.topic, each.body, each.qos, each.retain) for offset, each in kept.due.items()}
+        about = {"how": kept.how, "groups": kept.groups, "bridge": kept.bridge, "away": kept.about.get("away")}
+        return Session(kept.user, about, dict(kept.filters), set(kept.held), due, kept.packets, kept.released)
+
+
+@dataclass
+class Kept:
+    """What a hub keeps: as it is in memory, or as it was put back."""
+
+    retained: dict[str, bytes] = field(default_factory=dict)
+    queued: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    deliveries: dict[int, int] = field(default_factory=dict)
+    wills: list[tuple[str, str, bytes]] = field(default_factory=list)
+    sessions: dict[str, Session] = field(default_factory=dict)
+
+    def retain(self, row: Row) -> None:
+        self.retained[row["channel"]] = row["body"]
+
+    def enqueue(self, row: Row) -> None:
+        self.queued[row["offset"]] = (row["channel"], row["body"])
+
+    def redeliver(self, offset: int, deliveries: int) -> None:
+        self.deliveries[offset] = deliveries
+
+    def will(self, row: Row) -> None:
+        self.wills.append((row["correlation"], row["channel"], row["body"]))
+
+
+class Life:
+    """A hub's life: whatever happens is recorded, and done to ``kept``."""
+
+    def __init__(self) -> None:
+        self.rec = Recording()
+        self.kept = Kept()
+        self.published: list[Message] = []
+
+    def step(self, draw: Any) -> None:
+        """Something that can happen now."""
+        possible = [self._publish, self._clear, self._enqueue, self._will, self._wills_over, self._begin]
+        if self.kept.queued:
+            possible += [self._ack, self._nack, self._move]
+        if self.kept.sessions:
+            possible += [self._session, self._session, self._session]
+        draw(st.sampled_from(possible))(draw)
+
+    def _publish(self, draw: Any) -> None:
+        channel, body, retain = draw(st.sampled_from(CHANNELS)), draw(st.binary(max_size=3)), draw(st.booleans())
+        self.published.append(self.rec.publish(channel, body, retain=retain))
+        if retain and body:
+            self.kept.retained[channel] = body
+        elif retain:
+            self.kept.retained.pop(channel, None)
+
+    def _clear(self, draw: Any) -> None:
+        channel = draw(st.sampled_from(CHANNELS))
+        self.rec.clear(channel)
+        self.kept.retained.pop(channel, None)
+
+    def _enqueue(self, draw: Any) -> None:
+        queue, body = draw(st.sampled_from(QUEUES)), draw(st.binary(max_size=3))
+        self.kept.queued[self.rec.enqueue(queue, body)] = (f"queue/{queue}", body)
+
+    def _taken(self, draw: Any) -> tuple[int, str]:
+        offset = draw(st.sampled_from(sorted(self.kept.queued)))
+        return offset, self.kept.queued[offset][0].removeprefix("queue/")
+
+    def _gone(self, offset: int) -> None:
+        del self.kept.queued[offset]
+        self.kept.deliveries.pop(offset, None)
+
+    def _ack(self, draw: Any) -> None:
+        offset, queue = self._taken(draw)
+        self.rec.recorder.dequeued(queue, offset)
+        self._gone(offset)
+
+    def _nack(self, draw: Any) -> None:
+        offset, queue = self._taken(draw)
+        self.kept.deliveries[offset] = self.kept.deliveries.get(offset, 0) + 1
+        self.rec.recorder.returned(queue, offset, self.kept.deliveries[offset], draw(st.sampled_from(["", "no"])))
+
+    def _move(self, draw: Any) -> None:
+        offset, queue = self._taken(draw)
+        body = self.kept.queued[offset][1]
+        moved = self.rec.recorder.moved(Message("queue/dead", body, time=1), queue, offset)
+        self._gone(offset)
+        self.kept.queued[moved] = ("queue/dead", body)
+
+    def _will(self, draw: Any) -> None:
+        group, channel, body = (
+            draw(st.sampled_from(GROUPS)),
+            draw(st.sampled_from(CHANNELS)),
+            draw(st.binary(max_size=3)),
+        )
+        self.rec.recorder.will_left(Message(channel, body, time=1), self.rec.client, 0, group)
+        self.kept.wills.append((self._group(group), channel, body))
+
+    def _wills_over(self, draw: Any) -> None:
+        group = draw(st.sampled_from(GROUPS))
+        self.rec.wills_over(group)
+        self.kept.wills = [will for will in self.kept.wills if will[0] != self._group(group)]
+
+    def _group(self, group: int) -> str:
+        number = self.rec.client.number
+        return f"{number}/{group}" if group else str(number)
+
+    def _begin(self, draw: Any) -> None:
+        name, clean = draw(st.sampled_from(CLIENTS)), draw(st.booleans())
+        if name not in self.kept.sessions or clean:
+            self.kept.sessions[name] = Session("", {})
+            clean = True
+        self._about(draw, name, clean=clean, away=None)
+
+    def _about(self, draw: Any, name: str, *, clean: bool, away: int | None) -> None:
+        user, groups, bridge = (
+            draw(st.sampled_from(["", "ann"])),
+            draw(st.sampled_from([(), ("a", "b")])),
+            draw(st.booleans()),
+        )
+        headers = session_about("password", groups, bridge=bridge, away=away)
+        self.rec.recorder.session(MQTT, name, user, kept=True, clean=clean, headers=headers)
+        session = self.kept.sessions[name]
+        session.user = user
+        session.about = {"how": "password", "groups": groups, "bridge": bridge, "away": away}
+
+    def _session(self, draw: Any) -> None:
+        name = draw(st.sampled_from(sorted(self.kept.sessions)))
+        session = self.kept.sessions[name]
+        used = {*session.packets.values(), *session.released.values()}
+        free = [packet for packet in PACKETS if packet not in used]
+        possible: list[Callable[..., None]] = [
+            self._end,
+            self._leave,
+            self._subscribe,
+            self._unsubscribe,
+            self._hold,
+            self._release,
+        ]
+        if free:
+            possible += [self._due, self._lend]
+        if free and any(offset not in session.packets for offset in session.due):
+            possible.append(self._send)
+        if session.packets:
+            possible.append(self._receive)
+        if session.due or session.released:
+            possible.append(self._finish)
+        draw(st.sampled_from(possible))(draw, name, session, free)
+
+    def _end(self, _draw: Any, name: str, _session: Session, _free: list[int]) -> None:
+        self.rec.recorder.session(MQTT, name, "", kept=False, clean=True)
+        del self.kept.sessions[name]
+
+    def _leave(self, draw: Any, name: str, _session: Session, _free: list[int]) -> None:
+        self._about(draw, name, clean=False, away=draw(st.integers(0, 9)))
+
+    def _subscribe(self, draw: Any, name: str, session: Session, _free: list[int]) -> None:
+        topic_filter, qos = draw(st.sampled_from(["a/#", "b"])), draw(st.integers(0, 2))
+        self.rec.recorder.session_subscribed(MQTT, name, topic_filter, qos)
+        session.filters[topic_filter] = qos
+
+    def _unsubscribe(self, draw: Any, name: str, session: Session, _free: list[int]) -> None:
+        topic_filter = draw(st.sampled_from(["a/#", "b"]))
+        self.rec.recorder.session_unsubscribed(MQTT, name, topic_filter)
+        session.filters.pop(topic_filter, None)
+
+    def _hold(self, draw: Any, name: str, session: Session, _free: list[int]) -> None:
+        packet = draw(st.sampled_from(PACKETS))
+        self.rec.recorder.held(MQTT, name, packet)
+        session.held.add(packet)
+
+    def _release(self, draw: Any, name: str, session: Session, _free: list[int]) -> None:
+        packet = draw(st.sampled_from(PACKETS))
+        self.rec.recorder.released(MQTT, name, packet)
+        session.held.discard(packet)
+
+    def _due(self, draw: Any, name: str, session: Session, free: list[int]) -> None:
+        own = Message("a", draw(st.binary(max_size=3)), time=1)
+        message = draw(st.sampled_from([own, *self.published]))
+        qos, retain, packet = draw(st.integers(1, 2)), draw(st.booleans()), draw(st.sampled_from([0, *free]))
+        offset = self.rec.store(name, message.channel, message, qos, packet, retain=retain)
+        session.due[offset] = (message.channel, message.body, qos, retain)
+        if packet:
+            session.packets[offset] = packet
+
+    def _send(self, draw: Any, name: str, session: Session, free: list[int]) -> None:
+        offset = draw(st.sampled_from([each for each in session.due if each not in session.packets]))
+        session.packets[offset] = draw(st.sampled_from(free))
+        self.rec.recorder.sent(MQTT, name, offset, session.packets[offset])
+
+    def _lend(self, draw: Any, name: str, session: Session, free: list[int]) -> None:
+        packet = draw(st.sampled_from(free))
+        session.released[-1 - packet] = packet
+        self.rec.recorder.received(MQTT, name, -1 - packet, packet)
+
+    def _receive(self, draw: Any, name: str, session: Session, _free: list[int]) -> None:
+        offset = draw(st.sampled_from(sorted(session.packets)))
+        del session.due[offset]
+        session.released[offset] = session.packets.pop(offset)
+        self.rec.recorder.received(MQTT, name, offset, session.released[offset])
+
+    def _finish(self, draw: Any, name: str, session: Session, _free: list[int]) -> None:
+        offset = draw(st.sampled_from(sorted({*session.due, *session.released})))
+        self.rec.recorder.finished(MQTT, name, offset)
+        for each in (session.due, session.packets, session.released):
+            each.pop(offset, None)
+
+
+def read_back(state: Any, bodies: dict[int, bytes]) -> Kept:
+    kept = Kept()
+    for session in restore(resolve(state, bodies).to_pylist(), kept):
+        kept.sessions[session.name] = Session.restored(session)
+    return kept
+
+
+@given(st.data(), st.integers(0, 30), st.integers(0, 30))
+def test_whatever_happens_is_put_back_as_it_was_with_and_without_a_snapshot(data: Any, first: int, rest: int) -> None:
+    life = Life()
+    for _ in range(first):
+        life.step(data.draw)
+    before = life.rec.table()
+    for _ in range(rest):
+        life.step(data.draw)
+    rows = pa.concat_tables([before, life.rec.table()])
+    bodies = {message.offset: message.body for message in life.published}
+    assert read_back(fold(rows), bodies) == life.kept
+    snapshot = resolve(fold(before), bodies)
+    assert read_back(fold(pa.concat_tables([snapshot, rows.slice(before.num_rows)])), bodies) == life.kept

@@ -15,7 +15,7 @@ import polywire
 from polywire import journal
 from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.message import Date, Message
-from polywire.hub.recorder import Recorder
+from polywire.hub.recorder import Recorder, headers_of
 from polywire.journal.committer import BatchMaker
 from polywire.journal.housekeeping import segment_seconds
 from polywire.journal.schema import PLAIN_SCHEMA, SCHEMA
@@ -35,7 +35,7 @@ from polywire.protocols.mqtt import (
     Unsubscribe,
     Will,
 )
-from polywire.server.restoration import headers_of, publish_wills, restore
+from polywire.server.restoration import publish_wills, restore
 from tests.hub_process import HubProcess, running_hub
 from tests.interop.speakers import speak
 from tests.protocols.mqtt.broker import Broker, MqttClient

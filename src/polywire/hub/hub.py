@@ -207,7 +207,7 @@ class Hub:
         client.wills.clear()
         if self.recorder is not None:
             for group in range((count + WILLS_AT_ONCE - 1) // WILLS_AT_ONCE):
-                self.recorder.wills_over(client, group)
+                self.recorder.wills_over(client.protocol, client.number, client.name, group)
 
     def send_wills(self, client: Client) -> None:
         """Publish what the client wanted published at its end, in the order in which it was sent, in steps."""
@@ -235,7 +235,7 @@ class Hub:
             else:
                 self.clear(message, client)
         if recorder is not None:
-            recorder.wills_over(client, group)
+            recorder.wills_over(client.protocol, client.number, client.name, group)
             recorder.together(False)
 
     def signal(self, channel: str, client: Client) -> Refused | None:
@@ -261,7 +261,7 @@ class Hub:
             return self.refuse(client, PUBLISH, message.channel, Refused.FORBIDDEN, message.body)
         self.retained.keep(message)
         if self.recorder is not None:
-            self.recorder.cleared(to_stars(message.channel), client)
+            self.recorder.cleared(client.protocol, client.number, client.name, to_stars(message.channel))
         return None
 
     def publish(

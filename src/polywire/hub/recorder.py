@@ -1,130 +1,52 @@
 """What happens in the hub, as rows for the journal.
 
-The hub and its sessions tell the recorder, which appends to the current ``Columns``; whoever writes the journal takes
-those away from time to time. While the journal can't be written (``failed``), rows of messages are not kept, as they
-would fill the memory; those that say what became of stored messages are, up to a bound, and so are last wills.
+The hub and its sessions call the recorder, which appends to the current ``Columns``; the journal's writer takes those
+away from time to time. Here are the rows of messages, calls and events, and how messages are read back; the rows that
+say what became of stored messages and sessions are in ``polywire.journal.state``.
+
+While the journal can't be written (``failed``), rows of messages are not kept, as they would fill the memory; those
+that say what became of stored messages are, up to a bound, and so are last wills.
 """
 
-from collections.abc import Callable
 from typing import Final, final
 
 import msgspec.json
 from mypy_extensions import i64
 
-from polywire.hub.channels import is_literal, to_stars
+from polywire.hub.access import Identity
+from polywire.hub.channels import from_stars, is_literal, to_stars
 from polywire.hub.client import Client
-from polywire.hub.message import Date, Headers, Message
-from polywire.journal.columns import MAX_OCTETS, Columns
+from polywire.hub.message import Date, FailedAttachment, Headers, Message
 from polywire.journal.kinds import (
-    ACK,
     BINARY_FLAG,
-    CLEAN_FLAG,
     CONNECT,
-    DELIVER,
     DISCARD,
     DISCONNECT,
     ENQUEUE,
     ERROR,
-    HOLD,
     LAST_FLAG,
-    NACK,
     NO_PROTOCOL,
     PATTERN_FLAG,
-    PERSISTENT_FLAG,
     PUBLISH,
+    QOS_MASK,
     QOS_SHIFT,
-    QUEUED_FLAG,
-    RECEIVED,
-    RELEASE,
     REPLY,
     REQUEST,
-    RETAIN,
     RETAIN_FLAG,
-    SENT,
-    SESSION,
     SUBSCRIBE,
     UNHEARD_FLAG,
     UNSUBSCRIBE,
-    WILL,
-    WILL_FLAG,
 )
+from polywire.journal.state import UNRECORDED, Row, StateRecorder, time_of, to_json
 from polywire.wire.frame import RAW_KEPT
 
-BATCH_OCTETS: Final = 4 * 1024 * 1024
-"""How large a batch grows before the next one is begun."""
-
-FAILED_OCTETS: Final = 32 * 1024 * 1024
-"""How much is kept of what can't be written."""
-
-UNRECORDED: Final = -1
-"""The offset of what is not in the journal."""
-
-QUEUE_PREFIX: Final = "queue/"
+NOT_KEPT: Final = "the attachment failed"
+"""The text of a failed attachment that comes from the journal, which keeps a null in its place."""
 
 
 @final
-class Recorder:
-    """Rows to be. ``on_rows`` is told of the first one after ``take``; ``full`` are batches that are large enough."""
-
-    def __init__(self, first: int, clock: Callable[[], int], on_rows: Callable[[], None]) -> None:
-        self.columns = Columns(first)
-        self.full: list[Columns] = []
-        self.octets: i64 = 0  # of those
-        self.failed = False
-        self.unrecorded: i64 = 0
-        self._clock: Final = clock
-        self._on_rows: Final = on_rows
-        self._told = False
-        self._together = False
-        self._kept = False  # rows that become safe together are kept though the journal fails
-
-    def take(self) -> list[Columns]:
-        """All rows there are, as closed columns; the next row begins new ones."""
-        self.rotate()
-        taken = self.full
-        self.full = []
-        self.octets = 0
-        self._told = False
-        return taken
-
-    def rotate(self) -> None:
-        """Let the next row begin a batch of its own."""
-        columns = self.columns
-        if columns.rows > 0:
-            columns.close()
-            self.full.append(columns)
-            self.octets += columns.octets()
-            self.columns = Columns(columns.first + columns.rows)
-
-    def insert(self, columns: Columns) -> int:
-        """Append rows that were collected elsewhere and closed, as one batch. Returns the offset of the first one."""
-        self.rotate()
-        columns.first = self.columns.first
-        self.full.append(columns)
-        self.octets += columns.octets()
-        self.columns = Columns(columns.first + columns.rows)
-        self._ready(0)
-        return int(columns.first)
-
-    def next_offset(self) -> int:
-        """The offset of the next row."""
-        return int(self.columns.first + self.columns.rows)
-
-    def together(self, together: bool) -> None:
-        """From now on rows become safe all or none, until it is false again."""
-        if together and self.columns.octets() > BATCH_OCTETS:
-            self.rotate()
-        self._together = together
-        self._kept = together and self.pending() <= FAILED_OCTETS
-
-    def part(self) -> None:
-        """Let the next row begin a batch of its own, unless it is to be safe together with those before it."""
-        if not self._together:
-            self.rotate()
-
-    def pending(self) -> int:
-        """About how many octets wait to be taken."""
-        return self.octets + self.columns.octets()
+class Recorder(StateRecorder):
+    """The rows of one hub."""
 
     def begin_run(self, data: bytes, count: i64, client: Client, now: i64, flags: i64) -> i64:
         """Publications are about to be located: where their chunk begins in the arena, or -1 for not at all."""
@@ -145,19 +67,6 @@ class Recorder:
         """A message put into a queue."""
         return self._message(ENQUEUE, message, client, message.qos << QOS_SHIFT, state=True)
 
-    def dequeued(self, queue: str, offset: int) -> None:
-        """A consumer has the message that was put into the queue with this offset."""
-        if offset >= 0:
-            self._note(ACK, NO_PROTOCOL, QUEUED_FLAG, 0, "", QUEUE_PREFIX + queue, str(offset))
-
-    def returned(self, queue: str, offset: int, deliveries: int, reason: str) -> None:
-        """The message with this offset is back in the queue, and was delivered so often."""
-        if offset >= 0:
-            about: dict[str, object] = (
-                {"deliveries": deliveries, "reason": reason} if reason else {"deliveries": deliveries}
-            )
-            self._note(NACK, NO_PROTOCOL, QUEUED_FLAG, 0, "", QUEUE_PREFIX + queue, str(offset), _json(about))
-
     def moved(self, message: Message, queue: str, offset: int) -> int:
         """A queue has given the message with this offset up: ``message`` takes its place in another queue.
 
@@ -170,10 +79,6 @@ class Recorder:
         self._together = together
         return found
 
-    def cleared(self, channel: str, client: Client) -> None:
-        """A topic has no retained message any more, and nobody was told."""
-        self._note(RETAIN, client.protocol, 0, client.number, client.name, channel, "")
-
     def requested(self, call: int, channel: str, message: Message, client: Client | None, *, last: bool) -> None:
         """A request of a call."""
         self._step(REQUEST, call, channel, message, client, LAST_FLAG if last else 0)
@@ -185,7 +90,7 @@ class Recorder:
     def call_failed(self, call: int, channel: str, code: int, tag: str, text: str) -> None:
         """A call has ended with an error."""
         if not self.failed:
-            headers = _json({"code": code, "tag": tag, "text": text})
+            headers = to_json({"code": code, "tag": tag, "text": text})
             self._ready(0)
             self.columns.append(
                 ERROR, NO_PROTOCOL, LAST_FLAG, 0, self._clock(), "", channel, b"", str(call), "", headers
@@ -213,7 +118,7 @@ class Recorder:
             return
         self._ready(len(raw))
         columns = self.columns
-        headers = _json({"rule": rule, "reason": reason})
+        headers = to_json({"rule": rule, "reason": reason})
         raw = raw[:RAW_KEPT]
         columns.append(
             DISCARD, client.protocol, 0, client.number, self._clock(), client.name, channel, raw, "", "", headers
@@ -221,28 +126,12 @@ class Recorder:
         if size != len(raw):
             columns.size(size)
 
-    def started(self) -> None:
-        """The hub has started: whoever was connected before is not any more."""
-        self._note(SESSION, NO_PROTOCOL, CLEAN_FLAG, 0, "", "", "", '{"start":true}')
-
-    def session(self, protocol: int, name: str, user: str, *, kept: bool, anew: bool, headers: str = "") -> None:
-        """A session begins, ``anew`` or where it was; one that is not ``kept`` leaves nothing behind.
-
-        ``headers`` is what its protocol wants to know of it later, in JSON.
-        """
-        flags = (PERSISTENT_FLAG if kept else 0) | (CLEAN_FLAG if anew else 0)
-        self._note(SESSION, protocol, flags, 0, name, "", user, headers)
-
-    def applied(self, name: str, place: str, headers: str = "") -> None:
-        """A client that publishes in parts has got so far. ``headers`` is a JSON object."""
-        self._note(SESSION, NO_PROTOCOL, PERSISTENT_FLAG, 0, name, "", place, headers)
-
     def will_left(self, message: Message, client: Client, mark: int, group: int = 0) -> None:
         """A client has left a last will. ``mark`` is what its protocol wants to know when the will is published.
 
         Wills of one ``group`` are over together.
         """
-        flags = WILL_FLAG | message.qos << QOS_SHIFT
+        flags = message.qos << QOS_SHIFT
         if message.retain:
             flags |= RETAIN_FLAG
         channel = message.channel
@@ -250,54 +139,8 @@ class Recorder:
             channel = to_stars(channel)
             flags |= PATTERN_FLAG
         who = client.identity
-        headers = _json({"user": who.name, "groups": sorted(who.groups), "how": who.how, "mark": mark})
-        number = client.number
-        self._note(
-            WILL, client.protocol, flags, number, client.name, channel, _will(number, group), headers, message.body
-        )
-
-    def wills_over(self, client: Client, group: int = 0) -> None:
-        """A group of a client's last wills was published, or is not to be."""
-        number = client.number
-        self._note(WILL, client.protocol, WILL_FLAG | CLEAN_FLAG, number, client.name, "", _will(number, group))
-
-    def wished(self, protocol: int, name: str, topic_filter: str, qos: int) -> None:
-        """A kept session has subscribed to a filter, written as its protocol does."""
-        self._note(SUBSCRIBE, protocol, PERSISTENT_FLAG | (qos << QOS_SHIFT), 0, name, topic_filter, "")
-
-    def unwished(self, protocol: int, name: str, topic_filter: str) -> None:
-        """And no more."""
-        self._note(UNSUBSCRIBE, protocol, PERSISTENT_FLAG, 0, name, topic_filter, "")
-
-    def stored(
-        self, protocol: int, name: str, topic: str, message: Message, qos: int, packet: int, *, retain: bool
-    ) -> int:
-        """A message is due to a kept session, which gets it under ``packet`` if that is not 0. Returns its offset."""
-        flags = PERSISTENT_FLAG | (qos << QOS_SHIFT) | (RETAIN_FLAG if retain else 0)
-        body = b"" if message.offset >= 0 else message.body
-        headers = _packet(packet) if packet else ""
-        where = str(message.offset) if message.offset >= 0 else ""
-        return self._note(DELIVER, protocol, flags, 0, name, topic, where, headers, body)
-
-    def sent(self, protocol: int, name: str, delivery: int, packet: int) -> None:
-        """What is due to a session was sent for the first time, under this packet id."""
-        self._note(SENT, protocol, PERSISTENT_FLAG, 0, name, "", str(delivery), _packet(packet))
-
-    def received(self, protocol: int, name: str, delivery: int, packet: int) -> None:
-        """The session's client has the message; the end of the flow is still to come."""
-        self._note(RECEIVED, protocol, PERSISTENT_FLAG, 0, name, "", str(delivery), _packet(packet))
-
-    def finished(self, protocol: int, name: str, delivery: int) -> None:
-        """What was due to a session is done with."""
-        self._note(ACK, protocol, PERSISTENT_FLAG, 0, name, "", str(delivery))
-
-    def held(self, protocol: int, name: str, packet: int) -> None:
-        """A kept session's client has published under this id, and not released it."""
-        self._note(HOLD, protocol, PERSISTENT_FLAG, 0, name, "", str(packet))
-
-    def released(self, protocol: int, name: str, packet: int) -> None:
-        """And now it has."""
-        self._note(RELEASE, protocol, PERSISTENT_FLAG, 0, name, "", str(packet))
+        about = to_json({"user": who.name, "groups": sorted(who.groups), "how": who.how, "mark": mark})
+        self.will(client.protocol, client.number, client.name, channel, flags, message.body, about, group)
 
     def _message(self, kind: i64, message: Message, client: Client, flags: int, *, state: bool = False) -> int:
         if self.failed and not self._kept:
@@ -376,40 +219,8 @@ class Recorder:
                 b"",
                 "",
                 "",
-                "" if headers is None else _json(headers),
+                "" if headers is None else to_json(headers),
             )
-
-    def _note(
-        self,
-        kind: i64,
-        protocol: i64,
-        flags: i64,
-        connection: i64,
-        name: str,
-        channel: str,
-        correlation: str,
-        headers: str = "",
-        body: bytes = b"",
-    ) -> int:
-        """A change of what is kept. It is recorded though the journal fails, as long as there is room."""
-        if self.failed and not self._kept and (self._together or self.pending() > FAILED_OCTETS):
-            self.unrecorded += 1
-            return UNRECORDED
-        self._ready(len(body))
-        columns = self.columns
-        columns.state = True
-        return columns.append(
-            kind, protocol, flags, connection, self._clock(), name, channel, body, correlation, "", headers
-        )
-
-    def _ready(self, size: i64) -> None:
-        """Have columns that can take so many octets, and somebody who will take them."""
-        held: i64 = self.columns.octets()
-        if (held > BATCH_OCTETS and not self._together) or held + size > MAX_OCTETS:
-            self.rotate()
-        if not self._told:
-            self._told = True
-            self._on_rows()
 
 
 def kept_attachments(message: Message) -> tuple[bytes | None, ...]:
@@ -419,17 +230,39 @@ def kept_attachments(message: Message) -> tuple[bytes | None, ...]:
 
 def encode_headers(headers: Headers) -> str:
     """Headers as the journal has them: a JSON object, with ``{"date": seconds}`` for a date."""
-    return _json({name: {"date": value.seconds} if isinstance(value, Date) else value for name, value in headers})
+    return to_json({name: {"date": value.seconds} if isinstance(value, Date) else value for name, value in headers})
 
 
-def _will(connection: int, group: int) -> str:
-    """The name of a group of last wills."""
-    return f"{connection}/{group}" if group else str(connection)
+def message_of(row: Row, *, retain: bool) -> Message:
+    """The message a row tells of."""
+    flags = row["flags"]
+    channel = from_stars(row["channel"], rest=False) if flags & PATTERN_FLAG else row["channel"]
+    message = Message(
+        channel,
+        row["body"],
+        row["content_type"] or "",
+        headers_of(row["headers"]),
+        tuple([FailedAttachment(NOT_KEPT) if each is None else each for each in row["attachments"] or ()]),
+        retain,
+        time_of(row),
+        row["connection"],
+        (flags & QOS_MASK) >> QOS_SHIFT,
+        binary=bool(flags & BINARY_FLAG),
+    )
+    message.offset = row["offset"]
+    return message
 
 
-def _packet(number: int) -> str:
-    return f'{{"packet":{number}}}'
+def headers_of(text: str | None) -> Headers:
+    """Headers as the journal has them, read again."""
+    if not text:
+        return ()
+    found: Row = msgspec.json.decode(text)
+    return tuple([(name, Date(value["date"]) if isinstance(value, dict) else value) for name, value in found.items()])
 
 
-def _json(value: dict[str, object]) -> str:
-    return msgspec.json.encode(value).decode()
+def will_of(row: Row) -> tuple[Message, Identity, int]:
+    """The last will a row tells of, whose it was, and what its protocol wants to know when it is published."""
+    about: Row = msgspec.json.decode(row["headers"])
+    message = message_of(row | {"headers": None}, retain=bool(row["flags"] & RETAIN_FLAG))  # they are not its own
+    return message, Identity(about["user"], about["groups"], about["how"]), about["mark"]

@@ -31,7 +31,7 @@ from polywire.hub.hub import QUEUE_PREFIX, Hub, is_queue
 from polywire.hub.message import Date, Headers, Message
 from polywire.hub.outbox import Nowhere, Outbox
 from polywire.hub.queues import OVERHEAD as QUEUED_OVERHEAD
-from polywire.hub.recorder import Recorder
+from polywire.hub.recorder import Recorder, headers_of
 from polywire.hub.refusal import Refused as HubRefused
 from polywire.journal.columns import Columns
 from polywire.journal.housekeeping import Hold
@@ -39,7 +39,7 @@ from polywire.protocols.mqtt.kept import sessions_of
 from polywire.registry import HTTP_CODE, by_name
 from polywire.server.gate import Gate
 from polywire.server.http import HttpServer, Refused
-from polywire.server.restoration import Part, Progress, headers_of, note, queries
+from polywire.server.restoration import Part, Progress, note, queries
 
 T = TypeVar("T")
 

@@ -13,27 +13,26 @@ import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast, final
 
-import msgspec.json
-
-from polywire.hub.access import AccessRules, Identity
-from polywire.hub.channels import from_stars, is_literal
+from polywire.hub.access import AccessRules
+from polywire.hub.channels import is_literal
 from polywire.hub.client import Client
 from polywire.hub.counters import Counters
 from polywire.hub.hub import QUEUE_PREFIX, Hub
-from polywire.hub.message import Date, FailedAttachment, Headers, Message
 from polywire.hub.outbox import Nowhere, Outbox
 from polywire.hub.peer import Limits
 from polywire.hub.queues import Delivery
-from polywire.hub.recorder import Recorder
+from polywire.hub.recorder import Recorder, message_of, will_of
 from polywire.journal.errors import JournalLoss
 from polywire.journal.housekeeping import Housekeeping, KeepLimits, segment_seconds
-from polywire.journal.kinds import BINARY_FLAG, NO_PROTOCOL, PATTERN_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG
+from polywire.journal.kinds import NO_PROTOCOL
 from polywire.journal.log import Log
 from polywire.journal.reader import open_journal
 from polywire.journal.recovery import RecoveryReport
 from polywire.journal.snapshots import State, state_of
+from polywire.journal.state import KeptSession, Row, to_json
+from polywire.journal.state import restore as read_state
 from polywire.protocols.fmqp.frames import forwarded
 from polywire.protocols.mqtt.frames import Publish, Pubrel
 from polywire.protocols.mqtt.kept import Snapshot, sessions_of
@@ -86,17 +85,16 @@ def queries(hub: Hub) -> dict[str, Progress]:
 def note(recorder: Recorder, part: Part, user: str, *, rows: int = 0) -> None:
     """Record that a part is there: all of it, or that its messages are the ``rows`` before this one."""
     known: dict[str, object] = {USER: user} if not rows else {USER: user, ROWS: rows}
-    recorder.applied(PREFIX + part.query, f"{part.batch}:{part.number}", msgspec.json.encode(known).decode())
+    recorder.applied(PREFIX + part.query, f"{part.batch}:{part.number}", to_json(known))
 
 
-def restore_query(hub: Hub, row: dict[str, Any]) -> None:
+def restore_query(hub: Hub, kept: KeptSession) -> None:
     """Take over what the journal remembers."""
-    batch, _, number = row["correlation"].partition(":")
-    known = msgspec.json.decode(row["headers"]) if row["headers"] else {}
-    progress = Progress((int(batch), int(number)), known.get(USER))
-    if ROWS in known:
-        progress.undelivered = (row["offset"] - known[ROWS], row["offset"])
-    queries(hub)[row["client"].removeprefix(PREFIX)] = progress
+    batch, _, number = kept.user.partition(":")
+    progress = Progress((int(batch), int(number)), kept.about.get(USER))
+    if ROWS in kept.about:
+        progress.undelivered = (kept.offset - kept.about[ROWS], kept.offset)
+    queries(hub)[kept.name.removeprefix(PREFIX)] = progress
 
 
 def undelivered_from(hub: Hub) -> list[int]:
@@ -111,10 +109,33 @@ def undelivered(hub: Hub) -> Iterable[tuple[Part, Progress]]:
             yield Part(query, *progress.place), progress
 
 
-Row = dict[str, Any]
+@final
+class _Memory:
+    """Puts messages back into a hub, and collects its last wills."""
 
-NOT_KEPT = "the attachment failed"
-"""The text of a failed attachment that comes from the journal, which keeps a null in its place."""
+    def __init__(self, hub: Hub, wills: list[Row]) -> None:
+        self.retained = 0
+        self.queued = 0
+        self._hub = hub
+        self._wills = wills
+        self._waiting: dict[int, Delivery] = {}  # by the offset
+
+    def retain(self, row: Row) -> None:
+        self._hub.retained.keep(message_of(row, retain=True))
+        self.retained += 1
+
+    def enqueue(self, row: Row) -> None:
+        queue = self._hub.queue(row["channel"][len(QUEUE_PREFIX) :])
+        self._waiting[row["offset"]] = queue.enter(message_of(row, retain=False))
+        self.queued += 1
+
+    def redeliver(self, offset: int, deliveries: int) -> None:
+        delivery = self._waiting.get(offset)
+        if delivery is not None:
+            delivery.attempts = deliveries
+
+    def will(self, row: Row) -> None:
+        self._wills.append(row)
 
 
 def restore(hub: Hub, rows: Iterable[Row], limits: Limits, wills: list[Row]) -> tuple[int, int, int]:
@@ -123,33 +144,17 @@ def restore(hub: Hub, rows: Iterable[Row], limits: Limits, wills: list[Row]) -> 
     ``rows`` are those of ``polywire.journal.state``, in the order of their offsets. Those of last wills are added to
     ``wills``, for ``publish_wills`` when everything else is back.
     """
-    retained = queued = 0
-    sessions: dict[str, _Session] = {}
-    waiting: dict[int, Delivery] = {}  # by the offset
-    for row in rows:
-        kind = row["kind"]
-        if kind in {"publish", "retain"}:
-            hub.retained.keep(message_of(row, retain=True))
-            retained += 1
-        elif kind == "enqueue":
-            queue = hub.queue(row["channel"][len(QUEUE_PREFIX) :])
-            waiting[row["offset"]] = queue.enter(message_of(row, retain=False))
-            queued += 1
-        elif kind == "nack":
-            delivery = waiting.get(int(row["correlation"]))
-            if delivery is not None:
-                delivery.attempts = msgspec.json.decode(row["headers"])["deliveries"]
-        elif kind == "will":
-            wills.append(row)
-        elif row["client"].startswith(PREFIX) and row["protocol"] is None:
-            restore_query(hub, row)
-        elif row["protocol"] == "mqtt":
-            sessions.setdefault(row["client"], _Session(row["client"])).take(row)
+    memory = _Memory(hub, wills)
+    found = []
+    for kept in read_state(rows, memory):
+        if kept.protocol is None and kept.name.startswith(PREFIX):
+            restore_query(hub, kept)
+        elif kept.protocol == "mqtt":
+            found.append(_snapshot(kept))
     book = sessions_of(hub, by_name("mqtt").code)
-    found = [session.snapshot() for session in sessions.values()]
     for snapshot in sorted(found, key=lambda each: each.away_since or math.inf):  # the order in which they get too old
         book.restore(snapshot, limits)
-    return retained, queued, len(sessions)
+    return memory.retained, memory.queued, len(found)
 
 
 def deliver_parts(hub: Hub, folder: Path) -> int:
@@ -192,16 +197,15 @@ def publish_wills(hub: Hub, wills: Iterable[Row], rules: AccessRules) -> None:
     clients: dict[int, Client] = {}
     for row in wills:
         number = row["connection"]
-        about = msgspec.json.decode(row["headers"])
+        message, identity, mark = will_of(row)
         if number not in clients:
             client = _departed(hub, number, row["protocol"])
             client.name = row["client"] or ""
-            client.identity = Identity(about["user"], about["groups"], about["how"])
+            client.identity = identity
             client.grants = rules.grants(client.identity, row["protocol"])
             clients[number] = client
-        message = message_of(row | {"headers": None}, retain=bool(row["flags"] & RETAIN_FLAG))  # they are not its own
-        if about["mark"]:
-            octets = forwarded(row["channel"], row["body"], about["mark"])
+        if mark:
+            octets = forwarded(row["channel"], row["body"], mark)
             message.encoded[clients[number].protocol * 16] = octets or b""
         clients[number].wills.add(message, message.size())
     for client in clients.values():
@@ -221,130 +225,42 @@ def _departed(hub: Hub, number: int, protocol: str) -> Client:
     return client
 
 
-def message_of(row: Row, *, retain: bool) -> Message:
-    """The message a row tells of."""
-    flags = row["flags"]
-    channel = from_stars(row["channel"], rest=False) if flags & PATTERN_FLAG else row["channel"]
-    message = Message(
-        channel,
-        row["body"],
-        row["content_type"] or "",
-        headers_of(row["headers"]),
-        tuple(FailedAttachment(NOT_KEPT) if each is None else each for each in row["attachments"] or ()),
-        retain,
-        time_of(row),
-        row["connection"],
-        (flags & QOS_MASK) >> QOS_SHIFT,
-        binary=bool(flags & BINARY_FLAG),
-    )
-    message.offset = row["offset"]
-    return message
+def _snapshot(kept: KeptSession) -> Snapshot:
+    """An MQTT session as it was.
 
-
-def time_of(row: Row) -> int:
-    """A row's time, in nanoseconds."""
-    return int(row["ts"].timestamp() * 1_000_000) * 1000
-
-
-def headers_of(text: str | None) -> Headers:
-    """Headers as the journal has them, read again."""
-    if not text:
-        return ()
-    return tuple(
-        (name, Date(value["date"]) if isinstance(value, dict) else value)
-        for name, value in msgspec.json.decode(text).items()
-    )
-
-
-class _Session:
-    """One MQTT session's rows, gathered."""
-
-    def __init__(self, client_id: str) -> None:
-        self._client_id = client_id
-        self._user = ""
-        self._away_since = 0
-        self._doubtful = 0
-        self._bridge = False
-        self._groups: tuple[str, ...] = ()
-        self._how = ""
-        self._filters: list[tuple[str, int]] = []
-        self._held: set[int] = set()
-        self._due: dict[int, Publish] = {}  # by the offset of the delivery
-        self._packets: dict[int, int] = {}
-        self._released: dict[int, int] = {}
-
-    def take(self, row: Row) -> None:
-        """One row, in order."""
-        kind, flags = row["kind"], row["flags"]
-        qos = (flags & QOS_MASK) >> QOS_SHIFT
-        if kind == "session":
-            headers = msgspec.json.decode(row["headers"] or "{}")
-            self._user = row["correlation"] or ""
-            self._away_since = time_of(row) if "away" in headers else 0
-            self._doubtful = headers.get("away", 0)
-            self._bridge = headers.get("bridge", False)
-            self._groups = tuple(headers.get("groups", ()))
-            self._how = headers.get("how", "")
-        elif kind == "subscribe":
-            self._filters.append((row["channel"], qos))
-        elif kind == "hold":
-            self._held.add(int(row["correlation"]))
-        elif kind == "deliver":
-            self._due[row["offset"]] = Publish(row["channel"], row["body"], qos, bool(flags & RETAIN_FLAG))
-            if row["headers"]:
-                self._packets[row["offset"]] = _packet(row)
-        elif kind == "sent":
-            self._packets[int(row["correlation"])] = _packet(row)
-        elif kind == "received":
-            self._released[int(row["correlation"])] = _packet(row)
-
-    def snapshot(self) -> Snapshot:
-        """The session as it was.
-
-        MQTT-198: rows that say that a message with QoS 1 was sent are written after it was, and may be missing. So
-        where the client was there to the end, whatever waited may have been sent; this is remembered until it is sent.
-        """
-        if self._due and not self._away_since:
-            self._doubtful = max(self._due) + 1
-        unfinished: list[Publish | Pubrel] = []
-        names: list[tuple[int, int]] = []
-        waiting: list[int] = []
-        for offset, frame in self._due.items():
-            packet = self._packets.get(offset)
-            if packet is None:
-                waiting.append(offset)
-            else:
-                unfinished.append(Publish(frame.topic, frame.payload, frame.qos, frame.retain, False, packet))
-                names.append((packet, offset))
-        for offset, packet in self._released.items():
-            unfinished.append(Pubrel(packet))
+    MQTT-198: rows that say that a message with QoS 1 was sent are written after it was, and may be missing. So where
+    the client was there to the end, whatever waited may have been sent; this is remembered until it is sent.
+    """
+    doubtful = max(kept.due) + 1 if kept.due and not kept.away_since else kept.doubtful
+    unfinished: list[Publish | Pubrel] = []
+    names: list[tuple[int, int]] = []
+    waiting: dict[int, Publish] = {}
+    for offset, due in kept.due.items():
+        packet = kept.packets.get(offset)
+        if packet is None:
+            again = due.qos == 1 and offset < doubtful
+            waiting[offset] = Publish(due.topic, due.body, due.qos, due.retain, again)
+        else:
+            unfinished.append(Publish(due.topic, due.body, due.qos, due.retain, False, packet))
             names.append((packet, offset))
-        return Snapshot(
-            self._client_id,
-            self._user,
-            tuple(self._filters),
-            tuple(unfinished),
-            frozenset(self._held),
-            tuple(self._again(offset) for offset in waiting),
-            tuple(names),
-            tuple(waiting),
-            self._away_since,
-            self._doubtful,
-            self._bridge,
-            self._groups,
-            self._how,
-        )
-
-    def _again(self, offset: int) -> Publish:
-        """A message that waits, with DUP where it may have been sent before."""
-        frame = self._due[offset]
-        if frame.qos != 1 or offset >= self._doubtful:
-            return frame
-        return Publish(frame.topic, frame.payload, frame.qos, frame.retain, True)
-
-
-def _packet(row: Row) -> int:
-    return int(msgspec.json.decode(row["headers"])["packet"])
+    for offset, packet in kept.released.items():
+        unfinished.append(Pubrel(packet))
+        names.append((packet, offset))
+    return Snapshot(
+        kept.name,
+        kept.user,
+        tuple(kept.filters.items()),
+        tuple(unfinished),
+        frozenset(kept.held),
+        tuple(waiting.values()),
+        tuple(names),
+        tuple(waiting),
+        kept.away_since,
+        doubtful,
+        kept.bridge,
+        kept.groups,
+        kept.how,
+    )
 
 
 SNAPSHOT_AFTER = 50_000
@@ -379,7 +295,7 @@ class JournalKeeper:
         strict = config.on_failure == "refuse"
         self._journaling = Journaling(hub, gate.turns, journal, loop, fsync=config.fsync, strict=strict)
         self._journaling.hold = self._housekeeping.hold
-        wills: list[dict[str, Any]] = []
+        wills: list[Row] = []
         counts = restore(hub, _rows(state), gate.limits, wills)
         gate.renew_stored()
         gate.journaling = self._journaling
@@ -416,7 +332,7 @@ def _state(config: Journal, journal: Log) -> State:
     return state
 
 
-def _rows(state: State) -> Iterator[dict[str, Any]]:
+def _rows(state: State) -> Iterator[Row]:
     for batch in state.batches():
         yield from batch.to_pylist()
 

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from polywire.hub.recorder import BATCH_OCTETS, Recorder
+from polywire.hub.recorder import Recorder
 from polywire.journal.committer import BatchMaker
 from polywire.journal.kinds import QOS_SHIFT, UNHEARD_FLAG
+from polywire.journal.state import BATCH_OCTETS
 from polywire.protocols.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.protocols.mqtt.broker import Broker, MqttClient
 

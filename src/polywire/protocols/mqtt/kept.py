@@ -15,7 +15,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Final, cast, final
 
-import msgspec.json
 from mypy_extensions import i64, mypyc_attr
 
 from polywire.hub.access import NOTHING, Grants, Identity
@@ -27,9 +26,10 @@ from polywire.hub.names import name_cost
 from polywire.hub.outbox import Nowhere, Outbox, Timer
 from polywire.hub.peer import Limits
 from polywire.hub.queues import Delivery
-from polywire.hub.recorder import UNRECORDED, Recorder
+from polywire.hub.recorder import Recorder
 from polywire.hub.routes import Subscription
 from polywire.hub.work import DONE, MORE, Job
+from polywire.journal.state import UNRECORDED, session_about
 from polywire.protocols.mqtt.connection import OVERHEAD, Receiver, Sender, footprint
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.frames import Publish, Pubrel, check_publication
@@ -80,18 +80,18 @@ class Ledger:
         self.waiting: Final[deque[int]] = deque(waiting)
         self.sent: Final[dict[int, int]] = dict(sent)
 
-    def begin(self, who: Identity, *, anew: bool, bridge: bool) -> None:
+    def begin(self, who: Identity, *, clean: bool, bridge: bool) -> None:
         """The session's client has connected. Who it is decides later what the session may collect."""
-        headers = _json(_about(who, bridge=bridge))
-        self._recorder.session(self._protocol, self._name, who.name, kept=True, anew=anew, headers=headers)
+        headers = session_about(who.how, who.groups, bridge=bridge)
+        self._recorder.session(self._protocol, self._name, who.name, kept=True, clean=clean, headers=headers)
 
     def away(self, who: Identity, *, doubtful: int, bridge: bool) -> None:
         """The session's client has gone. What waits under a name below ``doubtful`` may have been sent before.
 
         The row's time is when the client went. A session without this row had a client when its hub was killed.
         """
-        headers = _json({"away": doubtful, **_about(who, bridge=bridge)})
-        self._recorder.session(self._protocol, self._name, who.name, kept=True, anew=False, headers=headers)
+        headers = session_about(who.how, who.groups, bridge=bridge, away=doubtful)
+        self._recorder.session(self._protocol, self._name, who.name, kept=True, clean=False, headers=headers)
 
     def end(self) -> None:
         """Nothing is kept any more."""
@@ -99,15 +99,17 @@ class Ledger:
 
     def subscribed(self, topic_filter: str, qos: int) -> None:
         """The client has subscribed."""
-        self._recorder.wished(self._protocol, self._name, topic_filter, qos)
+        self._recorder.session_subscribed(self._protocol, self._name, topic_filter, qos)
 
     def unsubscribed(self, topic_filter: str) -> None:
         """The client has unsubscribed."""
-        self._recorder.unwished(self._protocol, self._name, topic_filter)
+        self._recorder.session_unsubscribed(self._protocol, self._name, topic_filter)
 
     def push(self, topic: str, message: Message, qos: int, *, retain: bool) -> None:
         """One more message waits."""
-        offset = self._recorder.stored(self._protocol, self._name, topic, message, qos, 0, retain=retain)
+        offset = self._recorder.stored(
+            self._protocol, self._name, topic, message.offset, message.body, qos, 0, retain=retain
+        )
         self.waiting.append(offset)
 
     def drop(self, count: int) -> None:
@@ -124,8 +126,9 @@ class Ledger:
 
     def send(self, topic: str, message: Message, qos: int, packet: int, *, retain: bool) -> None:
         """A message was sent that did not have to wait."""
-        offset = self._recorder.stored(self._protocol, self._name, topic, message, qos, packet, retain=retain)
-        self.sent[packet] = offset
+        self.sent[packet] = self._recorder.stored(
+            self._protocol, self._name, topic, message.offset, message.body, qos, packet, retain=retain
+        )
 
     def lend(self, packet: int) -> None:
         """A queue's message is sent under a packet id: however that ends, the client must release the id."""
@@ -164,22 +167,9 @@ class Ledger:
             self._recorder.finished(self._protocol, self._name, offset)
 
 
-def _about(who: Identity, *, bridge: bool) -> dict[str, object]:
-    about: dict[str, object] = {"how": who.how}
-    if who.groups:
-        about["groups"] = sorted(who.groups)
-    if bridge:
-        about["bridge"] = True
-    return about
-
-
-def _json(value: dict[str, object]) -> str:
-    return msgspec.json.encode(value).decode()
-
-
 def end_session(recorder: Recorder, protocol: int, name: str) -> None:
     """Record that nothing of a session is kept."""
-    recorder.session(protocol, name, "", kept=False, anew=True)
+    recorder.session(protocol, name, "", kept=False, clean=True)
 
 
 @final
@@ -455,7 +445,7 @@ class MqttSessions:
         if recorder is not None and not clean:
             if state.ledger is None:
                 state.ledger = Ledger(recorder, self.protocol, client_id)
-            state.ledger.begin(state.identity, anew=not state.present, bridge=bridge)
+            state.ledger.begin(state.identity, clean=not state.present, bridge=bridge)
         if not clean:
             self._owner(user).live += 1
             self._live_kept += 1
