@@ -113,6 +113,13 @@ def test_retained_messages_come_back_with_all_they_had(life: Life) -> None:
     assert again.counts == (2, 0, 0)
 
 
+def test_a_message_in_a_queue_comes_back_with_its_retain_flag(life: Life) -> None:
+    client = life.broker.client()
+    client.send(Publish("queue/q", b"1", retain=True), Publish("queue/q", b"2"))
+    again = life.again()
+    assert [message.retain for message in again.hub.queue("q").contents()] == [True, False]
+
+
 @pytest.mark.rule("FMQP-59")
 def test_fmqp_s_cache_comes_back_and_stays_cleared(life: Life) -> None:
     wire = life.broker.site.connect("fmqp", FmqpSession)

@@ -233,8 +233,8 @@ def encode_headers(headers: Headers) -> str:
     return to_json({name: {"date": value.seconds} if isinstance(value, Date) else value for name, value in headers})
 
 
-def message_of(row: Row, *, retain: bool) -> Message:
-    """The message a row tells of."""
+def message_of(row: Row) -> Message:
+    """The message that a row has."""
     flags = row["flags"]
     channel = from_stars(row["channel"], rest=False) if flags & PATTERN_FLAG else row["channel"]
     message = Message(
@@ -243,7 +243,7 @@ def message_of(row: Row, *, retain: bool) -> Message:
         row["content_type"] or "",
         headers_of(row["headers"]),
         tuple([FailedAttachment(NOT_KEPT) if each is None else each for each in row["attachments"] or ()]),
-        retain,
+        bool(flags & RETAIN_FLAG),
         time_of(row),
         row["connection"],
         (flags & QOS_MASK) >> QOS_SHIFT,
@@ -264,5 +264,5 @@ def headers_of(text: str | None) -> Headers:
 def will_of(row: Row) -> tuple[Message, Identity, int]:
     """The last will a row tells of, whose it was, and what its protocol wants to know when it is published."""
     about: Row = msgspec.json.decode(row["headers"])
-    message = message_of(row | {"headers": None}, retain=bool(row["flags"] & RETAIN_FLAG))  # they are not its own
+    message = message_of(row | {"headers": None})  # they are not its own
     return message, Identity(about["user"], about["groups"], about["how"]), about["mark"]

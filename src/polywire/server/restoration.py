@@ -121,12 +121,12 @@ class _Memory:
         self._waiting: dict[int, Delivery] = {}  # by the offset
 
     def retain(self, row: Row) -> None:
-        self._hub.retained.keep(message_of(row, retain=True))
+        self._hub.retained.keep(message_of(row))
         self.retained += 1
 
     def enqueue(self, row: Row) -> None:
         queue = self._hub.queue(row["channel"][len(QUEUE_PREFIX) :])
-        self._waiting[row["offset"]] = queue.enter(message_of(row, retain=False))
+        self._waiting[row["offset"]] = queue.enter(message_of(row))
         self.queued += 1
 
     def redeliver(self, offset: int, deliveries: int) -> None:
@@ -176,7 +176,7 @@ def deliver_parts(hub: Hub, folder: Path) -> int:
         known = {(row["client"], row["correlation"]) for batch in rows for row in batch.to_pylist()}
         for batch in journal.scan(from_offset=first, to_offset=end, kinds="publish", on_corrupt="skip"):
             for row in batch.to_pylist():
-                message = message_of(row, retain=False)
+                message = message_of(row)
                 channel = message.channel
                 found = hub.table.route(channel).subscriptions if is_literal(channel) else hub.table.meeting(channel)
                 for subscription in found:
