@@ -4,6 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from polywire.hub.channels import to_stars
 from polywire.hub.client import Client
 from polywire.hub.message import Message
 from polywire.hub.recorder import Recorder
@@ -25,7 +26,10 @@ class Recording:
 
     def publish(self, channel: str, body: bytes, *, retain: bool = False, heard: bool = True) -> Message:
         """Record a publication."""
-        message = Message(channel, body, retain=retain, time=TIME)
+        return self.record(Message(channel, body, retain=retain, time=TIME), heard=heard)
+
+    def record(self, message: Message, *, heard: bool = True) -> Message:
+        """Record a message to a topic."""
         message.offset = self.recorder.published(message, self.client, 0, heard=heard)
         return message
 
@@ -35,7 +39,7 @@ class Recording:
 
     def clear(self, channel: str) -> None:
         """Record that a topic has no retained message any more."""
-        self.recorder.cleared(self.client.protocol, self.client.number, self.client.name, channel)
+        self.recorder.cleared(self.client.protocol, self.client.number, self.client.name, to_stars(channel))
 
     def store(self, name: str, topic: str, message: Message, qos: int, packet: int = 0, *, retain: bool = False) -> int:
         """Record that a message is due to a kept session."""

@@ -1,5 +1,6 @@
 """The state that rows leave behind."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polywire.hub.channels import ANY
 from polywire.hub.client import Client
-from polywire.hub.message import Message
-from polywire.journal.state import KeptSession, Row, fold, references, resolve, restore, session_about
-from tests.journal.recording import MQTT, Recording
+from polywire.hub.message import Date, FailedAttachment, Message
+from polywire.hub.recorder import NOT_KEPT, message_of, will_of
+from polywire.journal.columns import MICROSECOND
+from polywire.journal.state import KeptSession, Row, fold, references, resolve, restore, session_about, to_json
+from tests.journal.recording import MQTT, TIME, Recording
 
 
 @pytest.fixture
@@ -48,6 +52,13 @@ def test_the_last_retained_message_of_a_channel_is_left_unless_it_was_cleared(re
     rec.publish("a", b"not kept")
     rec.clear("d")
     assert left(rec.table()) == [("publish", "a", b"3"), ("publish", "c", b"4")]
+
+
+@pytest.mark.parametrize("attachments", [(b"x",), (b"",), (FailedAttachment("gone"),)])
+def test_a_retained_message_of_attachments_only_is_left(rec: Recording, attachments: tuple[Any, ...]) -> None:
+    rec.publish("a", b"old", retain=True)
+    rec.record(Message("a", b"", attachments=attachments, retain=True, time=TIME))
+    assert left(rec.table()) == [("publish", "a", b"")]
 
 
 def test_what_was_put_into_a_queue_is_left_until_it_is_acknowledged(rec: Recording) -> None:
@@ -105,6 +116,15 @@ def test_a_session_that_begins_clean_or_ends_leaves_nothing_of_before(rec: Recor
     rec.recorder.session_subscribed(MQTT, "dev", "new", 1)
     rec.recorder.session(MQTT, "gone", "", kept=False, clean=True)
     assert left(rec.table()) == [("session", "bob", b""), ("subscribe", "new", b"")]
+
+
+def test_sessions_of_two_protocols_may_have_one_name(rec: Recording) -> None:
+    rec.recorder.applied("sink:q", "3:0")
+    rec.recorder.session(MQTT, "sink:q", "ann", kept=True, clean=True)
+    assert left(rec.table()) == [("session", "3:0", b""), ("session", "ann", b"")]
+    rec.recorder.applied("sink:q", "3:0")
+    rec.recorder.session(MQTT, "sink:q", "", kept=False, clean=True)
+    assert left(rec.table()) == [("session", "3:0", b"")]
 
 
 def test_what_is_due_to_a_session_is_left_with_its_body_and_how_far_it_got(rec: Recording) -> None:
@@ -177,13 +197,26 @@ def test_last_wills_are_left_until_they_are_over_in_one_fold_or_several(rec: Rec
     assert [body for _, _, body in left(in_steps)] == [b"2", b"3"]
 
 
-CHANNELS = ("a", "b", "a/c")
+CHANNELS = ("a", "b", "a/c", f"a/{ANY}")
+HEADERS = ((), (("n", 1), ("when", Date(5.0)), ("who", "me")))
+ATTACHMENTS = ((), (b"",), (b"x", FailedAttachment(NOT_KEPT)))
+SHAPES = tuple(
+    itertools.product((b"", b"x"), ("", "text/plain"), HEADERS, ATTACHMENTS, (False, True), (0, 1, 2), (False, True))
+)
+"""Of messages: body, content type, headers, attachments, retain flag, QoS, whether it is binary."""
 QUEUES = ("jobs", "dead")
 CLIENTS = ("dev", "cam")
 PACKETS = range(1, 4)
 GROUPS = range(2)
 Letter = tuple[str, bytes, int, bool]
 """Topic, body, QoS and retain flag of a message that is due."""
+Value = tuple[object, ...]
+"""All that a message consists of."""
+
+
+def value_of(message: Message) -> Value:
+    about = (message.content_type, message.headers, message.attachments, message.time, message.origin, message.binary)
+    return message.channel, message.body, message.qos, message.retain, *about
 
 
 @dataclass
@@ -209,23 +242,27 @@ class Session:
 class Kept:
     """What a hub keeps: as it is in memory, or as it was put back."""
 
-    retained: dict[str, bytes] = field(default_factory=dict)
-    queued: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    retained: dict[str, Value] = field(default_factory=dict)
+    queued: dict[int, Value] = field(default_factory=dict)
     deliveries: dict[int, int] = field(default_factory=dict)
-    wills: list[tuple[str, str, bytes]] = field(default_factory=list)
+    wills: list[tuple[str, Value, int]] = field(default_factory=list)
     sessions: dict[str, Session] = field(default_factory=dict)
+    sinks: dict[str, tuple[int, str, dict[str, Any]]] = field(default_factory=dict)
 
     def retain(self, row: Row) -> None:
-        self.retained[row["channel"]] = row["body"]
+        message = message_of(row)
+        self.retained[message.channel] = value_of(message)
 
     def enqueue(self, row: Row) -> None:
-        self.queued[row["offset"]] = (row["channel"], row["body"])
+        self.queued[row["offset"]] = value_of(message_of(row))
 
     def redeliver(self, offset: int, deliveries: int) -> None:
         self.deliveries[offset] = deliveries
 
     def will(self, row: Row) -> None:
-        self.wills.append((row["correlation"], row["channel"], row["body"]))
+        message, identity, mark = will_of(row)
+        assert identity.name == ""
+        self.wills.append((row["correlation"], value_of(message), mark))
 
 
 class Life:
@@ -235,23 +272,31 @@ class Life:
         self.rec = Recording()
         self.kept = Kept()
         self.published: list[Message] = []
+        self.queued: dict[int, Message] = {}
 
     def step(self, draw: Any) -> None:
         """Something that can happen now."""
-        possible = [self._publish, self._clear, self._enqueue, self._will, self._wills_over, self._begin]
-        if self.kept.queued:
+        possible = [self._publish, self._clear, self._enqueue, self._will, self._wills_over, self._begin, self._apply]
+        if self.queued:
             possible += [self._ack, self._nack, self._move]
         if self.kept.sessions:
             possible += [self._session, self._session, self._session]
         draw(st.sampled_from(possible))(draw)
 
     def _publish(self, draw: Any) -> None:
-        channel, body, retain = draw(st.sampled_from(CHANNELS)), draw(st.binary(max_size=3)), draw(st.booleans())
-        self.published.append(self.rec.publish(channel, body, retain=retain))
-        if retain and body:
-            self.kept.retained[channel] = body
-        elif retain:
-            self.kept.retained.pop(channel, None)
+        message = self._message(draw, draw(st.sampled_from(CHANNELS)))
+        self.published.append(self.rec.record(message, heard=draw(st.booleans())))
+        if message.retain and (message.body or message.attachments):
+            self.kept.retained[message.channel] = value_of(message)
+        elif message.retain:
+            self.kept.retained.pop(message.channel, None)
+
+    def _message(self, draw: Any, channel: str) -> Message:
+        body, content_type, headers, attachments, retain, qos, binary = draw(st.sampled_from(SHAPES))
+        offset = self.rec.recorder.next_offset()
+        body = body and b"%d" % offset
+        time, origin = TIME + 1001 * MICROSECOND * offset, self.rec.client.number
+        return Message(channel, body, content_type, headers, attachments, retain, time, origin, qos, binary=binary)
 
     def _clear(self, draw: Any) -> None:
         channel = draw(st.sampled_from(CHANNELS))
@@ -259,15 +304,19 @@ class Life:
         self.kept.retained.pop(channel, None)
 
     def _enqueue(self, draw: Any) -> None:
-        queue, body = draw(st.sampled_from(QUEUES)), draw(st.binary(max_size=3))
-        self.kept.queued[self.rec.enqueue(queue, body)] = (f"queue/{queue}", body)
+        message = self._message(draw, f"queue/{draw(st.sampled_from(QUEUES))}")
+        self._entered(message, self.rec.recorder.enqueued(message, self.rec.client))
+
+    def _entered(self, message: Message, offset: int) -> None:
+        self.queued[offset] = message
+        self.kept.queued[offset] = value_of(message)
 
     def _taken(self, draw: Any) -> tuple[int, str]:
-        offset = draw(st.sampled_from(sorted(self.kept.queued)))
-        return offset, self.kept.queued[offset][0].removeprefix("queue/")
+        offset = draw(st.sampled_from(sorted(self.queued)))
+        return offset, self.queued[offset].channel.removeprefix("queue/")
 
     def _gone(self, offset: int) -> None:
-        del self.kept.queued[offset]
+        del self.queued[offset], self.kept.queued[offset]
         self.kept.deliveries.pop(offset, None)
 
     def _ack(self, draw: Any) -> None:
@@ -282,19 +331,17 @@ class Life:
 
     def _move(self, draw: Any) -> None:
         offset, queue = self._taken(draw)
-        body = self.kept.queued[offset][1]
-        moved = self.rec.recorder.moved(Message("queue/dead", body, time=1), queue, offset)
+        moved = self.queued[offset].with_headers(("rejected",), (("rejected", 1),), "queue/dead")
+        entered = self.rec.recorder.moved(moved, queue, offset)
         self._gone(offset)
-        self.kept.queued[moved] = ("queue/dead", body)
+        self._entered(moved, entered)
 
     def _will(self, draw: Any) -> None:
-        group, channel, body = (
-            draw(st.sampled_from(GROUPS)),
-            draw(st.sampled_from(CHANNELS)),
-            draw(st.binary(max_size=3)),
-        )
-        self.rec.recorder.will_left(Message(channel, body, time=1), self.rec.client, 0, group)
-        self.kept.wills.append((self._group(group), channel, body))
+        group, mark, origin = draw(st.sampled_from(GROUPS)), draw(st.integers(0, 9)), self.rec.client.number
+        channel, (body, _, _, _, retain, qos, _) = draw(st.sampled_from(CHANNELS)), draw(st.sampled_from(SHAPES))
+        message = Message(channel, body, retain=retain, time=TIME, origin=origin, qos=qos)
+        self.rec.recorder.will_left(message, self.rec.client, mark, group)
+        self.kept.wills.append((self._group(group), value_of(message), mark))
 
     def _wills_over(self, draw: Any) -> None:
         group = draw(st.sampled_from(GROUPS))
@@ -304,6 +351,11 @@ class Life:
     def _group(self, group: int) -> str:
         number = self.rec.client.number
         return f"{number}/{group}" if group else str(number)
+
+    def _apply(self, draw: Any) -> None:
+        name, place, about = draw(st.sampled_from(CLIENTS)), draw(st.sampled_from(["1:0", "2:7"])), {"user": "ann"}
+        self.kept.sinks[name] = (self.rec.recorder.next_offset(), place, about)
+        self.rec.recorder.applied(name, place, to_json(about))
 
     def _begin(self, draw: Any) -> None:
         name, clean = draw(st.sampled_from(CLIENTS)), draw(st.booleans())
@@ -409,11 +461,14 @@ class Life:
 def read_back(state: Any, bodies: dict[int, bytes]) -> Kept:
     kept = Kept()
     for session in restore(resolve(state, bodies).to_pylist(), kept):
-        kept.sessions[session.name] = Session.restored(session)
+        if session.protocol is None:
+            kept.sinks[session.name] = (session.offset, session.user, session.about)
+        else:
+            kept.sessions[session.name] = Session.restored(session)
     return kept
 
 
-@given(st.data(), st.integers(0, 30), st.integers(0, 30))
+@given(st.data(), st.integers(0, 20), st.integers(0, 20))
 def test_whatever_happens_is_put_back_as_it_was_with_and_without_a_snapshot(data: Any, first: int, rest: int) -> None:
     life = Life()
     for _ in range(first):

@@ -113,6 +113,15 @@ def test_retained_messages_come_back_with_all_they_had(life: Life) -> None:
     assert again.counts == (2, 0, 0)
 
 
+def test_a_retained_message_of_empty_attachments_comes_back(life: Life) -> None:
+    client = life.broker.client().wire.client
+    life.hub.publish(Message("a", b"", attachments=(b"", b""), retain=True, time=1), client)
+    again = life.again().again()
+    found = again.hub.retained.get("a")
+    assert found is not None
+    assert found.attachments == (b"", b"")
+
+
 def test_a_message_in_a_queue_comes_back_with_its_retain_flag(life: Life) -> None:
     client = life.broker.client()
     client.send(Publish("queue/q", b"1", retain=True), Publish("queue/q", b"2"))

@@ -33,7 +33,7 @@ from polywire.journal.files import FILE_MODE, STATE, choose_segments, offset_of,
 from polywire.journal.kinds import GAP, KINDS
 from polywire.journal.reader import Journal, open_journal
 from polywire.journal.schema import PLAIN_SCHEMA
-from polywire.journal.state import KEYS, fold, references, resolve, unresolved
+from polywire.journal.state import KEY_SOURCES, fold_keys, keys_of, references, resolve, unresolved
 
 UNFINISHED: Final = "state-unfinished"
 """The suffix of a snapshot that is being written."""
@@ -172,22 +172,20 @@ def state_of(folder: Path, *, to_offset: int | None = None) -> State:
     lost: list[str] = []
     if journal.first_offset > base.offset:
         lost.append(f"{_range(base.offset, journal.first_offset)} are gone, and no snapshot knows of them")
-    keys = pa.Table.from_batches(base.batches(KEYS), pa.schema([PLAIN_SCHEMA.field(name) for name in KEYS]))
-    held: list[Any] = []
+    held = [keys_of(PLAIN_SCHEMA.empty_table()), *map(keys_of, base.batches(KEY_SOURCES))]
     folded = waiting = 0
     for batch in journal.scan(
-        columns=[*KEYS, "headers"], from_offset=base.offset, to_offset=end, state_only=True, on_corrupt="gap"
+        columns=[*KEY_SOURCES, "headers"], from_offset=base.offset, to_offset=end, state_only=True, on_corrupt="gap"
     ):
         if batch.column("kind")[0].as_py() == KINDS[GAP]:
             lost.append(_told(batch.to_pylist()[0]))
             continue
-        held.append(batch.select(KEYS))
+        held.append(keys_of(batch))
         folded += batch.num_rows
         waiting += batch.num_rows
         if waiting >= FOLD_ROWS:
-            keys = fold(pa.concat_tables([keys, pa.Table.from_batches(held)])).combine_chunks()
-            held, waiting = [], 0
-    keys = fold(pa.concat_tables([keys, pa.Table.from_batches(held, keys.schema)]))
+            held, waiting = [fold_keys(pa.concat_tables(held)).combine_chunks()], 0
+    keys = fold_keys(pa.concat_tables(held))
     offsets = pa.concat_arrays(keys["offset"].chunks) if keys.num_rows else pa.array([], pa.int64())
     return State(end, base, journal, offsets, folded, tuple(lost))
 

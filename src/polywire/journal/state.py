@@ -63,7 +63,10 @@ UNRECORDED: Final = -1
 QUEUE_PREFIX: Final = "queue/"
 
 KEYS: Final = ("offset", "kind", "client", "channel", "correlation", "size", "flags")
-"""The columns that decide what is left."""
+"""The columns of a table of keys, which decide what is left."""
+
+KEY_SOURCES: Final = (*KEYS, "protocol", "attachments")
+"""The columns of a row that its keys are made of."""
 
 SESSION_KINDS: Final = (
     "session",
@@ -299,13 +302,30 @@ def _arrow() -> tuple[Any, Any]:
     return pa, pc
 
 
-def fold(rows: Any) -> Any:
-    """Of a table with at least the columns ``KEYS``, in order of offsets, the rows that still mean something."""
+def keys_of(rows: Any) -> Any:
+    """A table of the keys of these rows, which have at least the columns ``KEY_SOURCES``.
+
+    ``client`` names the protocol too, as sessions of different protocols may have one name. ``size`` is not 0 where
+    there are attachments, even if they are empty or failed: the message is not one that clears its channel.
+    """
     pa, pc = _arrow()
-    keys = rows.select(KEYS)
+    client = pc.binary_join_element_wise(pc.fill_null(rows["protocol"], ""), rows["client"], "/")
+    size = pc.max_element_wise(rows["size"], pc.cast(pc.is_valid(rows["attachments"]), pa.int32()))
+    return pa.table({name: rows[name] for name in KEYS} | {"client": client, "size": size})
+
+
+def fold(rows: Any) -> Any:
+    """Of a table with all columns, in order of offsets, the rows that still mean something."""
+    pc = _arrow()[1]
+    return rows.filter(pc.is_in(rows["offset"], value_set=fold_keys(keys_of(rows))["offset"].combine_chunks()))
+
+
+def fold_keys(keys: Any) -> Any:
+    """Of the keys of rows, in order of offsets, those of rows that still mean something."""
+    pa, pc = _arrow()
     kept = [_retained(keys), *_queued(keys), *_sessions(keys), *_wills(keys)]
     offsets = pa.concat_arrays([pa.array(each, pa.int64()) for each in kept])
-    return rows.filter(pc.is_in(rows["offset"], value_set=offsets))
+    return keys.filter(pc.is_in(keys["offset"], value_set=offsets))
 
 
 def references(rows: Any) -> Any:
@@ -561,4 +581,5 @@ def packet_of(row: Row) -> int:
 
 def time_of(row: Row) -> int:
     """A row's time, in nanoseconds."""
-    return int(row["ts"].timestamp() * 1_000_000) * 1000
+    seconds: float = row["ts"].timestamp()
+    return round(seconds * 1_000_000) * 1000
