@@ -49,7 +49,7 @@ class Recorder(StateRecorder):
     """The rows of one hub."""
 
     def begin_run(self, data: bytes, count: i64, client: Client, now: i64, flags: i64) -> i64:
-        """Publications are about to be located: where their chunk begins in the arena, or -1 for not at all."""
+        """Publications are about to be located: where their chunk begins in the arena, or -1 if they are not kept."""
         if self.failed:
             self.unrecorded += count
             return -1
@@ -68,9 +68,9 @@ class Recorder(StateRecorder):
         return self._message(ENQUEUE, message, client, message.qos << QOS_SHIFT, state=True)
 
     def moved(self, message: Message, queue: str, offset: int) -> int:
-        """A queue has given the message with this offset up: ``message`` takes its place in another queue.
+        """A queue has given up the message with this offset: ``message`` takes its place in another queue.
 
-        Both rows become safe or none, so the message is in exactly one of the queues whatever happens.
+        Both rows are written or neither, so the message is in exactly one of the queues after a crash too.
         """
         together = self._together
         self.together(True)
@@ -105,11 +105,11 @@ class Recorder(StateRecorder):
         self._event(DISCONNECT, client, "", {"reason": client.reason or "closed"})
 
     def subscribed(self, client: Client, pattern: str) -> None:
-        """A client wants the topics of a pattern."""
+        """A client has subscribed to the topics of a pattern."""
         self._event(SUBSCRIBE, client, pattern, None)
 
     def unsubscribed(self, client: Client, pattern: str) -> None:
-        """A client wants them no more."""
+        """A client has unsubscribed from them."""
         self._event(UNSUBSCRIBE, client, pattern, None)
 
     def discarded(self, client: Client, channel: str, rule: str, reason: str, raw: bytes, size: int) -> None:
@@ -205,7 +205,7 @@ class Recorder(StateRecorder):
             self.columns.attach(kept_attachments(message))
 
     def _event(self, kind: i64, client: Client, channel: str, headers: dict[str, object] | None) -> None:
-        """Something that is told, and changes nothing that is kept."""
+        """Something that happened, and does not change the state."""
         if not self.failed:
             self._ready(0)
             self.columns.append(

@@ -52,13 +52,13 @@ from polywire.journal.kinds import (
 )
 
 BATCH_OCTETS: Final = 4 * 1024 * 1024
-"""How large a batch grows before the next one is begun."""
+"""How large a batch grows before the next one begins, in bytes."""
 
 FAILED_OCTETS: Final = 32 * 1024 * 1024
-"""How much is kept of what can't be written."""
+"""How much is kept while the journal can't be written, in bytes."""
 
 UNRECORDED: Final = -1
-"""The offset of what is not in the journal."""
+"""The offset of a message that is not in the journal."""
 
 QUEUE_PREFIX: Final = "queue/"
 
@@ -85,7 +85,7 @@ Row = dict[str, Any]
 
 
 class StateRecorder:
-    """Rows to be, and those that change the state.
+    """Collects rows for the journal, and writes those that change the state.
 
     ``on_rows`` is called at the first row after ``take``; ``full`` are batches that are large enough.
     """
@@ -147,16 +147,16 @@ class StateRecorder:
             self.rotate()
 
     def pending(self) -> int:
-        """About how many octets wait to be taken."""
+        """About how many bytes wait to be taken."""
         return self.octets + self.columns.octets()
 
     def dequeued(self, queue: str, offset: int) -> None:
-        """A consumer has the message that was put into the queue with this offset."""
+        """A consumer has acknowledged the message that was put into the queue with this offset."""
         if offset >= 0:
             self._note(ACK, NO_PROTOCOL, QUEUED_FLAG, 0, "", QUEUE_PREFIX + queue, str(offset))
 
     def returned(self, queue: str, offset: int, deliveries: int, reason: str) -> None:
-        """The message with this offset is back in the queue, and was delivered so often."""
+        """The message with this offset is back in the queue, after so many deliveries."""
         if offset >= 0:
             about: Row = {"deliveries": deliveries, "reason": reason} if reason else {"deliveries": deliveries}
             self._note(NACK, NO_PROTOCOL, QUEUED_FLAG, 0, "", QUEUE_PREFIX + queue, str(offset), to_json(about))
@@ -166,7 +166,7 @@ class StateRecorder:
         self._note(RETAIN, protocol, 0, connection, name, channel, "")
 
     def started(self) -> None:
-        """The hub has started: whoever was connected before is not any more."""
+        """The hub has started: all connections from before have ended."""
         self._note(SESSION, NO_PROTOCOL, CLEAN_FLAG, 0, "", "", "", '{"start":true}')
 
     def session(self, protocol: int, name: str, user: str, *, kept: bool, clean: bool, headers: str = "") -> None:
@@ -178,7 +178,7 @@ class StateRecorder:
         self._note(SESSION, protocol, flags, 0, name, "", user, headers)
 
     def applied(self, name: str, place: str, headers: str = "") -> None:
-        """A client that publishes in parts has got so far. ``headers`` is a JSON object."""
+        """A sink of the pipeline has published everything up to ``place``. ``headers`` is a JSON object."""
         self._note(SESSION, NO_PROTOCOL, PERSISTENT_FLAG, 0, name, "", place, headers)
 
     def session_subscribed(self, protocol: int, name: str, topic_filter: str, qos: int) -> None:
@@ -212,7 +212,7 @@ class StateRecorder:
         self._note(RECEIVED, protocol, PERSISTENT_FLAG, 0, name, "", str(delivery), _packet(packet))
 
     def finished(self, protocol: int, name: str, delivery: int) -> None:
-        """What was due to a session is done with."""
+        """What was due to a session has been delivered, or is given up."""
         self._note(ACK, protocol, PERSISTENT_FLAG, 0, name, "", str(delivery))
 
     def held(self, protocol: int, name: str, packet: int) -> None:
@@ -246,7 +246,7 @@ class StateRecorder:
         headers: str = "",
         body: bytes = b"",
     ) -> int:
-        """A change of what is kept. It is recorded though the journal fails, as long as there is room."""
+        """A change of the state. It is recorded even while the journal can't be written, as long as there is room."""
         if self.failed and not self._kept and (self._together or self.pending() > FAILED_OCTETS):
             self.unrecorded += 1
             return UNRECORDED
@@ -258,7 +258,7 @@ class StateRecorder:
         )
 
     def _ready(self, size: i64) -> None:
-        """Have columns that can take so many octets, and somebody who will take them."""
+        """Make sure that there is room for so many bytes, and that somebody will take the rows."""
         held: i64 = self.columns.octets()
         if (held > BATCH_OCTETS and not self._together) or held + size > MAX_OCTETS:
             self.rotate()
