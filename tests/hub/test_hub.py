@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from librt.strings import BytesWriter, write_i64_le
 
 from polywire.hub.access import EVERYTHING, AccessRule, AccessRules, Identity
 from polywire.hub.channels import ANY, from_stars
@@ -12,12 +13,22 @@ from polywire.hub.hub import Hub
 from polywire.hub.message import Message
 from polywire.hub.queues import DEAD_DELIVERIES, DEAD_QUEUE, DEAD_REASON, Policy
 from polywire.hub.refusal import Refused
+from polywire.hub.runs import Runs
 from polywire.hub.services import Call
 from polywire.wire.frame import Run
 from tests.hub.links import Clock, FakeLink, Loop, Recorder
 from tests.hub.test_demand import Recorder as DemandRecorder
 from tests.hub.test_queues import Worker
 from tests.hub.test_services import Answering, Asking
+
+
+class Pairs(Runs):
+    """Runs of a protocol whose publications are two bytes: the topic, and the body."""
+
+    def locate(self, data: bytes, start: int, end: int, base: int, places: BytesWriter) -> None:  # noqa: ARG002
+        for pos in range(base + start, base + end, 2):
+            write_i64_le(places, pos | (pos + 1) << 32)
+            write_i64_le(places, (pos + 1) | (pos + 2) << 32)
 
 
 class Site:
@@ -38,6 +49,11 @@ class Site:
         client = self.hub.client(protocol, link.outbox)
         self.hub.join(client)
         return client
+
+    def runs(self, client: Client) -> "Pairs":
+        runs = Pairs(client)
+        runs.now, runs.version = 7, self.hub.table.changes
+        return runs
 
     def subscribe(self, client: Client, pattern: str, *, protocol: int = -1) -> Recorder:
         link = FakeLink(self.loop)
@@ -230,19 +246,85 @@ def test_queues_and_service_topics_are_never_cut_through(site: Site) -> None:
 def test_a_run_is_written_to_those_who_take_it_as_it_is(site: Site) -> None:
     publisher = site.client()
     raw, cooked = site.subscribe(site.client(), "a", protocol=0), site.subscribe(site.client(), "a")
-    route = site.hub.table.route("a")
-    assert site.hub.forward(Run(route, b"--frames--", 2, 8, 3), publisher) == []
+    assert site.hub.forward(Run(site.hub.table.route("a"), b"--axayaz--", 2, 8, 3), site.runs(publisher))
     site.loop.turn()
-    assert raw.outbox.written == 6
-    assert (cooked.got, route.cooked(0)) == ([], [cooked])
+    assert (raw.outbox.written, raw.got) == (6, [])
+    assert [(message.channel, message.body) for message in cooked.got] == [("a", b"x"), ("a", b"y"), ("a", b"z")]
+    assert {(message.time, message.origin, message.qos) for message in cooked.got} == {(7, publisher.number, 0)}
     assert (publisher.counters.messages_in, publisher.counters.messages_out) == (3, 3)
+
+
+def test_each_subscriber_gets_the_messages_of_an_acknowledged_run(site: Site) -> None:
+    publisher = site.client()
+    same, other = site.subscribe(site.client(), "a", protocol=0), site.subscribe(site.client(), "a")
+    assert site.hub.forward(Run(site.hub.table.route("a"), b"axay", 0, 4, 2, 1), site.runs(publisher))
+    assert bodies(same) == bodies(other) == [b"x", b"y"]
+    assert {message.qos for message in same.got} == {1}
+    site.loop.turn()
+    assert (same.outbox.written, publisher.counters.messages_in, publisher.counters.messages_out) == (0, 2, 0)
+
+
+def test_the_messages_of_a_run_may_have_a_qos_of_their_own(site: Site) -> None:
+    other = site.subscribe(site.client(), "a")
+    runs = Pairs(site.client(), 2)
+    runs.version = site.hub.table.changes
+    assert site.hub.forward(Run(site.hub.table.route("a"), b"ax", 0, 2, 1), runs)
+    assert [message.qos for message in other.got] == [2]
+
+
+def test_a_run_for_a_slow_reader_is_dropped_and_counted(site: Site) -> None:
+    publisher = site.client()
+    slow, other = site.subscribe(site.client(), "*", protocol=0), site.subscribe(site.client(), "*")
+    slow.outbox.close()
+    assert site.hub.forward(Run(site.hub.table.route("a"), b"axbyaz", 0, 6, 3), site.runs(publisher))
+    assert (slow.outbox.dropped, slow.outbox.dropped_by_channel) == (3, {"a": 2, "b": 1})
+    assert publisher.counters.dropped == {"slow-reader": 3}
+    assert publisher.counters.messages_out == 0
+    assert bodies(other) == [b"x", b"y", b"z"]
+
+
+def test_a_run_is_not_forwarded_on_a_route_that_may_have_changed(site: Site) -> None:
+    publisher = site.client()
+    runs = site.runs(publisher)
+    route = site.hub.table.route("a")
+    late = site.subscribe(site.client(), "a")
+    assert not site.hub.forward(Run(route, b"ax", 0, 2, 1), runs)
+    assert (late.got, publisher.counters.messages_in) == ([], 0)
+
+
+def test_a_message_for_a_slow_reader_is_dropped_and_counted(site: Site) -> None:
+    client = site.client()
+    assert client.deliver(b"1", "a")
+    assert client.deliver_pair(b"2", b"3", "a")
+    assert client.deliver_all([b"4", b"5"], "a")
+    assert client.reply([b"6"], "a")
+    client.push(b"7")
+    site.loop.turn()
+    assert (client.outbox.written, client.counters.messages_out) == (7, 5)
+    client.outbox.close()
+    assert not client.deliver(b"1", "a")
+    assert not client.deliver_pair(b"2", b"3", "b")
+    assert not client.deliver_all([b"4", b"5"], "b")
+    assert (client.counters.messages_out, client.counters.dropped) == (5, {"slow-reader": 3})
+    assert client.outbox.dropped_by_channel == {"a": 1, "b": 2}
+
+
+def test_what_the_hub_announces_is_retained_and_not_counted(site: Site) -> None:
+    client = site.client()
+    heard = site.subscribe(client, "$/info/clients")
+    site.hub.announce(Message("$/info/clients", b"1", retain=True))
+    site.hub.announce(Message("$/info/messages/second", b"5"))
+    assert bodies(heard) == [b"1"]
+    assert bodies(site.subscribe(client, "$/info/**")) == [b"1"]
+    assert site.hub.retained.get("$/info/messages/second") is None
+    assert client.counters.messages_in == 0
 
 
 def test_a_long_run_arrives_whole(site: Site) -> None:
     publisher = site.client()
     raw = site.subscribe(site.client(), "a", protocol=0)
     data = bytes(20000)
-    site.hub.forward(Run(site.hub.table.route("a"), data, 5, 20000, 1), publisher)
+    assert site.hub.forward(Run(site.hub.table.route("a"), data, 5, 20000, 1), site.runs(publisher))
     site.loop.turn()
     assert raw.outbox.written == 19995
 

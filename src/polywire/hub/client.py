@@ -13,6 +13,10 @@ from polywire.hub.routes import Subscription
 
 UNLIMITED: Final = 1 << 60
 
+SLOW_READER: Final = "slow-reader"
+UNENCODABLE: Final = "unencodable"
+"""Why a client does not get a message: it reads too slowly, or its protocol can't carry the message."""
+
 
 @final
 class Wills:
@@ -84,6 +88,43 @@ class Client:
     def may_signal(self, channel: str) -> bool:
         """Whether the client may tell the hub to stop: by a rule, or without rules from this machine only."""
         return self.local if self.grants.everything else self.grants.may_signal(channel)
+
+    def deliver(self, data: bytes | memoryview, channel: str) -> bool:
+        """Write a message of a topic. False where the client reads too slowly for it; either is counted."""
+        if self.outbox.offer(data):
+            self.counters.messages_out += 1
+            return True
+        self.too_slow(channel)
+        return False
+
+    def deliver_pair(self, first: bytes, second: bytes | memoryview, channel: str) -> bool:
+        """As ``deliver``, in two pieces; the second may be shared with other clients."""
+        return self._counted(self.outbox.offer_pair(first, second), channel)
+
+    def deliver_all(self, chunks: list[bytes | memoryview], channel: str) -> bool:
+        """As ``deliver``, in any number of pieces, which may be shared with other clients."""
+        return self._counted(self.outbox.offer_all(chunks), channel)
+
+    def reply(self, chunks: list[bytes | memoryview], channel: str) -> bool:
+        """Write a service's reply. False where the client reads too slowly for replies; either is counted."""
+        return self._counted(self.outbox.reply_all(chunks), channel)
+
+    def push(self, data: bytes | memoryview) -> None:
+        """Write a message that was kept elsewhere until there was room for it, and count it."""
+        self.outbox.push(data)
+        self.counters.messages_out += 1
+
+    def too_slow(self, channel: str) -> None:
+        """Count a message that the client does not get because it reads too slowly."""
+        self.counters.drop(SLOW_READER)
+        self.outbox.count_dropped(channel, 1)
+
+    def _counted(self, taken: bool, channel: str) -> bool:
+        if taken:
+            self.counters.messages_out += 1
+        else:
+            self.too_slow(channel)
+        return taken
 
     def __repr__(self) -> str:
         return f"Client({self.number}, {self.counters.protocol}, {self.name or self.address!r})"

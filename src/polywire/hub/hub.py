@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable
 from typing import Final, cast, final
 
+from librt.strings import BytesWriter, read_i64_le
+from mypy_extensions import i64
+
 from polywire.hub.access import CALL, PUBLISH, SERVE, SIGNAL, SUBSCRIBE, Grants
 from polywire.hub.channels import MAX_LEVELS, REST, is_literal, to_stars
-from polywire.hub.client import Client
+from polywire.hub.client import SLOW_READER, Client
 from polywire.hub.counters import Counters
 from polywire.hub.demand import Demand, Watcher
 from polywire.hub.message import Message
@@ -35,10 +38,12 @@ from polywire.hub.refusal import Refused
 from polywire.hub.replay import Replay
 from polywire.hub.retained import Retained
 from polywire.hub.routes import Route, RouteTable, RouteView, Subscription, TopicFilter
+from polywire.hub.runs import Runs
 from polywire.hub.services import DEFAULT_SECONDS, FAILED_BODY, Call, Provider, Services
 from polywire.hub.trie import Trie
 from polywire.hub.work import DONE, MORE, PROMPT, Job, Work
 from polywire.journal.kinds import WILL_FLAG
+from polywire.wire.buffers import Names, same_bytes
 from polywire.wire.frame import Run
 
 MAX_VIEWS: Final = 4096
@@ -63,6 +68,13 @@ WhenSafe = Callable[[Callable[[], None], Callable[[], None]], None]
 """Calls the first function once everything accepted so far is safe, or the second where it can't be."""
 
 NONE_REFUSED: Final[list[Outbox]] = []
+
+PLACE_SIZE: Final = 16
+"""Bytes that ``Runs.locate`` writes for each publication."""
+
+LOW_HALF: Final = (1 << 32) - 1
+
+_names: Final = Names()
 
 
 @final
@@ -357,7 +369,7 @@ class Hub:
         if is_queue(channel):
             message.offset = recorder.enqueued(message, client)
         else:
-            heard = len(self._subscriptions(channel)) > 0
+            heard = len(self.subscribers(channel)) > 0
             message.offset = recorder.published(message, client, flags, heard=heard)
 
     def deliver(self, message: Message, client: Client) -> None:
@@ -371,14 +383,15 @@ class Hub:
             return
         if message.retain:
             self.retained.keep(message)
-        self.route(message)
+        self._route(message)
         if self.on_service_topic is not None and is_service_topic(channel):
             self.on_service_topic(message, client)
 
-    def route(self, message: Message) -> None:
-        """Deliver a message to the subscribers of its channel, or of all channels its pattern meets."""
-        for subscription in self._subscriptions(message.channel):
-            subscription.deliver(message)
+    def announce(self, message: Message) -> None:
+        """Publish what the hub itself has to say on a service channel, which is neither recorded nor counted."""
+        if message.retain:
+            self.retained.keep(message)
+        self._route(message)
 
     def fault(self, client: Client, rule: str, reason: str = "", raw: bytes = b"", size: int = -1) -> None:
         """Count what a client did wrong, and record what it sent, of which ``raw`` may be the first part only."""
@@ -391,17 +404,36 @@ class Hub:
         if self.on_warning is not None:
             self.on_warning(kind, text)
 
-    def refusing(self) -> bool:
-        """Whether nothing can be taken at the moment, because the journal can't be written."""
-        return self.strict and self.recorder is not None and self.recorder.failed
+    def forward(self, run: Run, runs: Runs) -> bool:
+        """Record a run of plain publications, and pass it on: as it is, or message by message.
 
-    def forward(self, run: Run, client: Client) -> list[Outbox]:
-        """Write a run of plain publications to all who take them as they are. Returns those who were too slow."""
-        route = cast("Route", run.route)
-        outboxes = route.raw(client.protocol)
+        False where each publication must be looked at, and published, by itself: subscriptions may have changed the
+        routes since the run was found, or the journal can't be written.
+        """
+        recorder = self.recorder
+        if recorder is not None:
+            if self.table.changes != runs.version or (recorder.failed and (run.qos != 0 or self.strict)):
+                runs.record(recorder)
+                return False
+            runs.add(run, recorder)
+        elif self.table.changes != runs.version:
+            return False
+        client = runs.client
         client.counters.messages_in += run.count
-        if not outboxes:
-            return NONE_REFUSED
+        route = cast("Route", run.route)
+        if run.qos != 0:  # each subscriber gets them with its own QoS
+            if route.subscriptions:
+                self._fan_out(run, runs, route.subscriptions, NONE_REFUSED)
+            return True
+        outboxes = route.raw(client.protocol)
+        refused = self._write(run, client, outboxes) if outboxes else NONE_REFUSED
+        cooked = route.cooked(client.protocol)
+        if cooked or refused:
+            self._fan_out(run, runs, cooked, refused)
+        return True
+
+    def _write(self, run: Run, client: Client, outboxes: list[Outbox]) -> list[Outbox]:
+        """Write a run to all who take it as it is. Returns those who were too slow."""
         data: bytes | memoryview
         if run.end - run.start < JOIN_BELOW:
             data = run.data[run.start : run.end]
@@ -415,6 +447,47 @@ class Hub:
                 refused.append(outbox)
         client.counters.messages_out += run.count * (len(outboxes) - len(refused))
         return refused
+
+    def _fan_out(self, run: Run, runs: Runs, subscriptions: list[Subscription], refused: list[Outbox]) -> None:
+        """Deliver the messages of a run one by one, and count them for those who were too slow for the whole run."""
+        client = runs.client
+        recorder = self.recorder
+        offset: i64 = -1
+        if recorder is not None and subscriptions:
+            offset = runs.record(recorder) - run.count
+        data = run.data
+        qos = run.qos if runs.qos < 0 else runs.qos
+        now: int = runs.now
+        origin = client.number
+        out = BytesWriter()
+        runs.locate(data, run.start, run.end, 0, out)
+        places = out.getvalue()
+        size: i64 = len(places)
+        channel = ""
+        at: i64 = 0
+        known: i64 = -1  # the length of the name at `at`, which is `channel`
+        pos: i64 = 0
+        while pos < size:
+            name: i64 = read_i64_le(places, pos)
+            body: i64 = read_i64_le(places, pos + 8)
+            pos += PLACE_SIZE
+            start: i64 = name & LOW_HALF
+            length: i64 = (name >> 32) - start
+            if length != known or not same_bytes(data, at, start, length):
+                channel = _names.text(data[start : start + length])
+                at = start
+                known = length
+            for outbox in refused:
+                outbox.count_dropped(channel, 1)
+            if subscriptions:
+                message = Message(channel, data[body & LOW_HALF : body >> 32], "", (), (), False, now, origin, qos)
+                if offset >= 0:
+                    message.offset = offset
+                    offset += 1
+                for subscription in subscriptions:
+                    subscription.deliver(message)
+        if refused:
+            client.counters.drop(SLOW_READER, run.count * len(refused))
 
     def view(self, client: Client) -> RouteView:
         """The routes for the scanner of this client's protocol, with this client's rights."""
@@ -827,12 +900,18 @@ class Hub:
         self.warn(f"{reason.label} {limit}", f"{text}: {limit} is reached")
         return reason
 
-    def _subscriptions(self, channel: str) -> list[Subscription]:
+    def subscribers(self, channel: str) -> list[Subscription]:
+        """The subscriptions to a channel, or to all channels that a pattern meets."""
         return self.table.route(channel).subscriptions if is_literal(channel) else self.table.meeting(channel)
+
+    def _route(self, message: Message) -> None:
+        """Deliver a message to the subscribers of its channel, or of all channels its pattern meets."""
+        for subscription in self.subscribers(message.channel):
+            subscription.deliver(message)
 
     def _relay_failed(self, message: Message, client: Client) -> None:
         """Deliver a message whose body failed to those who can be told of that; to the others it is lost."""
-        for subscription in self._subscriptions(message.channel):
+        for subscription in self.subscribers(message.channel):
             if subscription.takes_failed_body:
                 subscription.deliver(message)
             else:

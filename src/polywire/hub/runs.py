@@ -1,7 +1,8 @@
-"""Runs of publications on their way into the journal: those that follow each other are recorded as one.
+"""Runs of publications, as scanners find them: what the hub has to know to forward and record them.
 
-Every publication forwarded as it came passes here, so it costs next to nothing: a run that begins where the last one
-ended makes that one longer, and the positions of topics and bodies are looked up once for all of them.
+Runs that follow each other are recorded as one. Every publication forwarded as it came passes here, so it costs next to
+nothing: a run that begins where the last one ended makes that one longer, and the positions of topics and bodies are
+looked up once for all of them.
 """
 
 from typing import Final, cast
@@ -18,10 +19,17 @@ from polywire.wire.frame import Run
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Runs:
-    """One connection's runs. A session derives its own, and says how its protocol's frames are read."""
+    """One connection's runs. A session derives its own, and says how its protocol's frames are read.
 
-    def __init__(self, client: Client) -> None:
-        self._client: Final = client
+    ``qos`` is that of the messages they hold, -1 for the run's own. ``now`` is when the chunk at hand came, ``version``
+    what ``RouteTable.changes`` was when it was scanned: its runs have the routes of that moment.
+    """
+
+    def __init__(self, client: Client, qos: int = -1) -> None:
+        self.client: Final = client
+        self.qos: Final = qos
+        self.now: i64 = 0
+        self.version: i64 = -1
         self._data = b""
         self._start: i64 = 0
         self._end: i64 = 0
@@ -29,10 +37,13 @@ class Runs:
         self._flags: i64 = 0
 
     def locate(self, data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
-        """Write where the topics and bodies of the frames stand, counted from ``base``."""
+        """Write where the topics and bodies of the frames are, counted from ``base``.
+
+        Each takes 64 bits: where it begins and, 32 bits up, ends.
+        """
         raise NotImplementedError
 
-    def add(self, run: Run, recorder: Recorder, now: i64) -> None:
+    def add(self, run: Run, recorder: Recorder) -> None:
         """One more run of the chunk at hand."""
         flags: i64 = run.qos << QOS_SHIFT
         if len(cast("Route", run.route).subscriptions) == 0:
@@ -41,20 +52,20 @@ class Runs:
             self._end = run.end
             self._count += run.count
             return
-        self.record(recorder, now)
+        self.record(recorder)
         self._data = run.data
         self._start = run.start
         self._end = run.end
         self._count = run.count
         self._flags = flags
 
-    def record(self, recorder: Recorder, now: i64) -> i64:
+    def record(self, recorder: Recorder) -> i64:
         """Something else follows, or nothing: record what there is. Returns the offset behind it, -1 for none."""
         count = self._count
         if count == 0:
             return -1
         data = self._data
-        base = recorder.begin_run(data, count, self._client, now, self._flags)
+        base = recorder.begin_run(data, count, self.client, self.now, self._flags)
         self._data = b""
         self._count = 0
         if base < 0:

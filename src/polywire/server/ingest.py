@@ -25,7 +25,7 @@ from aiohttp import web
 from pyarrow import ipc
 
 from polywire.hub.access import Identity
-from polywire.hub.channels import is_literal, name_problem
+from polywire.hub.channels import name_problem
 from polywire.hub.client import Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub, is_queue
 from polywire.hub.message import Date, Headers, Message
@@ -401,9 +401,7 @@ class Ingest:
             async for channel, message in in_slices(taken(decoded.channels.popitem)):
                 _refuse(hub.refusal(message, client, acknowledged=True), channel, client)
                 if not is_queue(channel):
-                    literal = is_literal(channel)
-                    found = hub.table.route(channel).subscriptions if literal else hub.table.meeting(channel)
-                    heard[channel] = bool(found)
+                    heard[channel] = bool(hub.subscribers(channel))
             async for name, (count, size) in in_slices(decoded.queued.items()):
                 queue = hub.queue(name)
                 together += size + count * QUEUED_OVERHEAD

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final, cast, final
 
 from polywire.hub.access import AccessRules
-from polywire.hub.channels import is_literal
 from polywire.hub.client import Client
 from polywire.hub.counters import Counters
 from polywire.hub.hub import QUEUE_PREFIX, Hub
@@ -177,9 +176,7 @@ def deliver_parts(hub: Hub, folder: Path) -> int:
         for batch in journal.scan(from_offset=first, to_offset=end, kinds="publish", on_corrupt="skip"):
             for row in batch.to_pylist():
                 message = message_of(row)
-                channel = message.channel
-                found = hub.table.route(channel).subscriptions if is_literal(channel) else hub.table.meeting(channel)
-                for subscription in found:
+                for subscription in hub.subscribers(message.channel):
                     if (names.get(id(subscription)), str(message.offset)) not in known:
                         subscription.deliver(message)
                         delivered += 1

@@ -3,7 +3,7 @@
 from typing import Final, cast, final
 
 from polywire.hub.channels import to_stars
-from polywire.hub.client import Client
+from polywire.hub.client import UNENCODABLE, Client
 from polywire.hub.demand import Watcher
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Message
@@ -13,8 +13,6 @@ from polywire.hub.routes import Subscription
 from polywire.protocols.fmqp.frames import CACHE, FEEDBACK, encode_count, forwarded
 
 EMPTY: Final = "empty"
-SLOW_READER: Final = "slow-reader"
-UNENCODABLE: Final = "unencodable"
 
 CLIENTS: Final = "$/info/clients"
 MESSAGES: Final = "$/info/messages/second"
@@ -38,14 +36,10 @@ class FmqpSubscription(Subscription):
             data = forwarded(to_stars(message.channel), message.body, CACHE if message.retain else 0) or b""
             message.encoded[key] = data
         packet = cast("bytes", data)
-        counters = self.client.counters
-        if not packet:
-            counters.drop(UNENCODABLE)
-        elif self.client.outbox.offer(packet):
-            counters.messages_out += 1
+        if packet:
+            self.client.deliver(packet, message.channel)
         else:
-            counters.drop(SLOW_READER)
-            self.client.outbox.count_dropped(message.channel, 1)
+            self.client.counters.drop(UNENCODABLE)
 
 
 @final
@@ -81,8 +75,7 @@ class FmqpConsumer(Consumer):
         message = delivery.message
         data = forwarded(QUEUE_PREFIX + self.queue.name, message.body, 0)
         if data is not None and message.body:
-            self._client.outbox.push(data)
-            self._client.counters.messages_out += 1
+            self._client.push(data)
         else:
             self._client.counters.drop(EMPTY if data is not None else UNENCODABLE)
         delivery.ack()
@@ -104,13 +97,11 @@ class BrokerInfo:
         self._hub.later(1.0, self._second)
 
     def _clients(self, count: int) -> None:
-        message = Message(CLIENTS, encode_count(count), retain=True, time=self._hub.clock())
-        self._hub.retained.keep(message)
-        self._hub.route(message)
+        self._hub.announce(Message(CLIENTS, encode_count(count), retain=True, time=self._hub.clock()))
 
     def _second(self) -> None:
         total = self._total()
-        self._hub.route(Message(MESSAGES, encode_count(total - self._received), time=self._hub.clock()))
+        self._hub.announce(Message(MESSAGES, encode_count(total - self._received), time=self._hub.clock()))
         self._received = total
         self._hub.later(1.0, self._second)
 

@@ -4,7 +4,7 @@ Plain publications are forwarded verbatim, in runs; everything else is handled p
 packet: what is wrong or not allowed is discarded and counted.
 """
 
-from typing import Final, cast, final
+from typing import Final, final
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64
@@ -16,10 +16,9 @@ from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Message
 from polywire.hub.names import name_cost
 from polywire.hub.peer import Limits, Login, Peer, Refusal
-from polywire.hub.routes import Route
 from polywire.hub.runs import Runs
 from polywire.protocols.fmqp.connection import Connection
-from polywire.protocols.fmqp.delivery import SLOW_READER, FmqpConsumer, FmqpSubscription, FmqpWatcher
+from polywire.protocols.fmqp.delivery import FmqpConsumer, FmqpSubscription, FmqpWatcher
 from polywire.protocols.fmqp.frames import (
     CACHE,
     LAST_WILL,
@@ -35,11 +34,13 @@ from polywire.protocols.fmqp.frames import Subscription as Subscribe
 from polywire.wire.frame import Discarded, Frame, Role, Run
 
 TOO_LARGE: Final = "FMQP-52"
+ANY_QOS: Final = 2
+"""FMQP has no QoS: a subscriber that has gets its messages with its own."""
 
 
 @final
 class FmqpRuns(Runs):
-    """Where the parts of FMQP's publications are, for the journal."""
+    """Where the parts of FMQP's publications are."""
 
     def locate(self, data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
         """Write where their topics and bodies are."""
@@ -60,8 +61,7 @@ class FmqpSession:
         self._max_wills_size: Final = limits.wills_size
         self._consumers: Final[dict[str, FmqpConsumer]] = {}
         self._draining = False
-        self._now: i64 = 0
-        self._runs: Final = FmqpRuns(client)
+        self._runs: Final = FmqpRuns(client, ANY_QOS)
         client.forwards_empty = False  # FMQP-09
         client.most_subscriptions = limits.subscriptions
         client.outbox.on_room = self._room
@@ -82,26 +82,28 @@ class FmqpSession:
         client.counters.octets_in += len(data)
         if self._is_draining():
             return
-        self._now = self._hub.clock()
-        view = self._hub.view(client)
+        hub, runs = self._hub, self._runs
+        runs.now = hub.clock()
+        view = hub.view(client)
         connection = self._connection
         connection.receive(data, view.current(), view.resolve)
-        version = self._hub.table.changes
-        recorder = self._hub.recorder
+        runs.version = hub.table.changes
+        recorder = hub.recorder
         while not self._is_draining():  # a signal in this chunk: what follows it is not accepted
             event = connection.next_event()
             if event is None:
                 break
             if isinstance(event, Run):
                 client.counters.received += event.count
-                # A subscription earlier in this chunk may have changed the routes the scanner found.
-                self._run(event, same=self._hub.table.changes == version)
+                if not hub.forward(event, runs):
+                    for frame in publications_in(event.data, event.start, event.end):
+                        self._publish(frame)
             else:
                 if recorder is not None:
-                    self._runs.record(recorder, self._now)
+                    runs.record(recorder)
                 self._frame(event)
         if recorder is not None:
-            self._runs.record(recorder, self._now)
+            runs.record(recorder)
 
     def lost(self) -> None:
         """The connection has ended."""
@@ -134,37 +136,6 @@ class FmqpSession:
     def _is_draining(self) -> bool:
         return self._draining  # asked again after each event, which may have changed it
 
-    def _run(self, run: Run, *, same: bool) -> None:
-        client = self._client
-        recorder = self._hub.recorder
-        if not same or self._hub.refusing():
-            if recorder is not None:
-                self._runs.record(recorder, self._now)
-            for frame in publications_in(run.data, run.start, run.end):
-                self._publish(frame)
-            return
-        if recorder is not None:
-            self._runs.add(run, recorder, self._now)
-        refused = self._hub.forward(run, client)
-        cooked = cast("Route", run.route).cooked(client.protocol)
-        if not cooked and not refused:
-            return
-        offset: i64 = -1
-        if recorder is not None and cooked:
-            offset = self._runs.record(recorder, self._now) - run.count
-        for frame in publications_in(run.data, run.start, run.end):
-            for outbox in refused:
-                outbox.count_dropped(frame.topic, 1)
-            if cooked:
-                message = Message(frame.topic, frame.body, time=self._now, origin=client.number)
-                if offset >= 0:
-                    message.offset = offset
-                    offset += 1
-                for subscription in cooked:
-                    subscription.deliver(message)
-        if refused:
-            client.counters.drop(SLOW_READER, run.count * len(refused))
-
     def _frame(self, frame: Frame) -> None:
         if isinstance(frame, Publication):
             self._client.counters.received += 1
@@ -187,7 +158,7 @@ class FmqpSession:
             self._hub.signal(topic, client)
             return
         channel = from_stars(topic, rest=False)
-        message = Message(channel, frame.body, retain=frame.cache, time=self._now, origin=client.number)
+        message = Message(channel, frame.body, retain=frame.cache, time=self._runs.now, origin=client.number)
         if frame.body and frame.flags & ~(CACHE | LAST_WILL):
             # FMQP-53: subscribers get the publisher's flags, even those without a meaning.
             message.encoded[client.protocol * 16] = forwarded(topic, frame.body, frame.flags & ~LAST_WILL) or b""

@@ -17,7 +17,7 @@ from mypy_extensions import i64
 
 from polywire.hub.access import SUBSCRIBE
 from polywire.hub.channels import from_stars, name_problem, to_stars
-from polywire.hub.client import Client
+from polywire.hub.client import UNENCODABLE, Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Date, Headers, HeaderValue, Message
 from polywire.hub.queues import Consumer, Delivery
@@ -205,8 +205,6 @@ def _properties(message: Message, form: int) -> dict[str, Value]:
     return found
 
 
-SLOW_READER: Final = "slow-reader"
-UNENCODABLE: Final = "unencodable"
 NOT_JSON: Final = "not-json"
 PARCEL_SIZE: Final = 128
 """Bytes that a waiting message takes besides its own."""
@@ -289,17 +287,15 @@ class Outgoing:
             if client.outbox.hold(parcel.size()):
                 self._waiting.append(parcel)
             else:
-                self._dropped(message)
+                client.too_slow(message.channel)
             return
         ready = self._ready(before, octets, named_type)
         # Making room in the outbox may call back here, before this message has got its number.
         self._busy = True
-        accepted = client.outbox.offer(ready)
+        accepted = client.deliver(ready, message.channel)
         self._busy = False
         if accepted:
             self._sent(named_type, None)
-        else:
-            self._dropped(message)
 
     def room(self) -> bool:
         """Whether a queue may hand out a message for this connection."""
@@ -402,7 +398,7 @@ class Outgoing:
         self._queued = 0
 
     def _put(self, before: bytes, octets: bytes, named_type: str, delivery: Delivery | None) -> None:
-        self._client.outbox.push(self._ready(before, octets, named_type))
+        self._client.push(self._ready(before, octets, named_type))
         self._sent(named_type, delivery)
         if delivery is not None and not self._acks:
             delivery.ack()
@@ -425,11 +421,6 @@ class Outgoing:
         self._connection.sent(named_type)
         if self._acks:
             self._unacknowledged.append(delivery)
-        self._client.counters.messages_out += 1
-
-    def _dropped(self, message: Message) -> None:
-        self._client.counters.drop(SLOW_READER)
-        self._client.outbox.count_dropped(message.channel, 1)
 
 
 FILTERED_GROUPS: Final = 1 << 32

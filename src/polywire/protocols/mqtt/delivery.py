@@ -15,7 +15,7 @@ from mypy_extensions import i64
 
 from polywire.hub.access import SUBSCRIBE
 from polywire.hub.channels import from_mqtt
-from polywire.hub.client import Client
+from polywire.hub.client import UNENCODABLE, Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub, is_queue
 from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
@@ -37,13 +37,11 @@ from polywire.protocols.mqtt.frames import (
     encode,
     publication,
 )
-from polywire.protocols.mqtt.kept import UNENCODABLE, SessionState, sessions_of
+from polywire.protocols.mqtt.kept import SessionState, sessions_of
 from polywire.protocols.mqtt.topics import RESERVED, name_for
 
 FORMS: Final = 16
 """How many slots of ``Message.encoded`` a protocol has; MQTT uses the first, for QoS 0."""
-
-SLOW_READER: Final = "slow-reader"
 
 
 @final
@@ -84,24 +82,21 @@ class Outgoing:
 
     def send(self, message: Message, pattern: str, qos: i64, retain: bool) -> None:
         """Send a topic's message, now or when the client has acknowledged enough."""
-        outbox = self._outbox
         if self.ended:  # the session is being stored, filter by filter
             self._sessions.keep_if_stored(self._state, message, pattern, qos)
             return
         if qos == 0:
             data = self._plain(message, pattern, retain)
-            if not data:
-                self._client.counters.drop(UNENCODABLE)
-            elif outbox.offer(data):
-                self._client.counters.messages_out += 1
+            if data:
+                self._client.deliver(data, message.channel)
             else:
-                self._dropped(message)
+                self._client.counters.drop(UNENCODABLE)
             return
         frame = Publish(name_for(message.channel, pattern), message.body, qos, retain)
         if not self._fit(frame):
             self._client.counters.drop(UNENCODABLE)
-        elif not outbox.hold(footprint(frame)):
-            self._dropped(message)
+        elif not self._outbox.hold(footprint(frame)):
+            self._client.too_slow(message.channel)
         elif self.open():
             number = self._sender.begin(frame)
             if self._state.ledger is not None:
@@ -119,8 +114,7 @@ class Outgoing:
             self._client.counters.drop(UNENCODABLE)
             delivery.ack()
         elif qos == 0:
-            self._outbox.push(publication(channel, 0, False, 0, frame.payload))
-            self._client.counters.messages_out += 1
+            self._client.push(publication(channel, 0, False, 0, frame.payload))
             delivery.ack()
         else:
             size = footprint(frame)
@@ -234,10 +228,6 @@ class Outgoing:
         if not retain and topic is message.channel:
             message.encoded[self._forms] = data
         return data
-
-    def _dropped(self, message: Message) -> None:
-        self._client.counters.drop(SLOW_READER)
-        self._outbox.count_dropped(message.channel, 1)
 
 
 @final

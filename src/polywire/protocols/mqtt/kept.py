@@ -19,6 +19,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from polywire.hub.access import NOTHING, Grants, Identity
 from polywire.hub.channels import from_mqtt
+from polywire.hub.client import UNENCODABLE
 from polywire.hub.counters import Counters
 from polywire.hub.hub import SHOWN, Hub, is_queue
 from polywire.hub.message import Message
@@ -59,7 +60,6 @@ SESSION_EXPIRED: Final = "session-expired"
 SESSIONS_FULL: Final = "sessions"
 SESSION_AGE: Final = "session-age"
 PATTERN_COST: Final = "pattern-cost"
-UNENCODABLE: Final = "unencodable"
 
 
 @final

@@ -21,13 +21,11 @@ from polywire.hub.message import Message
 from polywire.hub.names import name_cost
 from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal
-from polywire.hub.recorder import Recorder
 from polywire.hub.refusal import Refused
-from polywire.hub.routes import Route
 from polywire.hub.runs import Runs
 from polywire.hub.work import DONE, WAIT, Job
 from polywire.protocols.mqtt.connection import Connection
-from polywire.protocols.mqtt.delivery import SLOW_READER, Outgoing, Subscriptions
+from polywire.protocols.mqtt.delivery import Outgoing, Subscriptions
 from polywire.protocols.mqtt.errors import RemoteProtocolError
 from polywire.protocols.mqtt.frames import (
     ACCEPTED,
@@ -96,7 +94,7 @@ class MqttSession:
         self._incoming: Incoming | None = None
         self._outgoing: Outgoing | None = None
         self._subscriptions: Subscriptions | None = None
-        self._version: i64 = 0  # of the routes that the runs not yet handled were made with
+        self._version: i64 = 0  # what `Runs.version` is for the runs not yet handled
         self._now = 0  # when the chunk at hand came, for timestamps
         self._heard = 0  # and by the monotonic clock, for keep alive
         self._last = b""  # the newest chunk, to show where it can't be read
@@ -194,15 +192,14 @@ class MqttSession:
         work = self._hub.work
         failure: RemoteProtocolError | None = None
         if incoming is not None:
-            incoming.now = self._now
+            incoming.begin(self._now, self._version)
         try:
             while True:
                 event = connection.next_event()
                 if event is None:
                     break
                 if isinstance(event, Run):
-                    # A subscription earlier in this chunk may have changed the routes the scanner found.
-                    cast("Incoming", incoming).run(event, same=self._hub.table.changes == self._version)
+                    cast("Incoming", incoming).run(event)
                 else:
                     if incoming is not None:
                         incoming.record()
@@ -282,7 +279,7 @@ class MqttSession:
             identity=who,
         )  # MQTT-072
         incoming = Incoming(hub, client, state, self._limits.message_size, self._close)
-        incoming.now = self._now
+        incoming.begin(self._now, self._version)
         outgoing = Outgoing(hub, client, state, self._connection)
         state.send = outgoing.send
         client.reach = state.reach
@@ -446,10 +443,10 @@ class _Parted(Job):
 
 @final
 class MqttRuns(Runs):
-    """What MQTT's publications look like."""
+    """Where the parts of MQTT's publications are."""
 
     def locate(self, data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
-        """Where their topics and payloads are."""
+        """Write where their topics and payloads are."""
         locate(data, start, end, base, places)
 
 
@@ -468,51 +465,30 @@ class Incoming:
         self._runs: Final = MqttRuns(client)
         self._acks = BytesWriter()
         self._unsafe: Final[deque[bytes]] = deque()  # acknowledgements of what is not safe yet
-        self.now: i64 = 0  # when the chunk at hand came
         self.stopped = False
         self.draining = False
+
+    def begin(self, now: i64, version: i64) -> None:
+        """Another chunk is handled: when it came, and what ``Runs.version`` is for it."""
+        self._runs.now = now
+        self._runs.version = version
 
     def owes(self) -> bool:
         """Whether the client waits for an acknowledgement."""
         return len(self._unsafe) > 0
 
-    def run(self, run: Run, *, same: bool) -> None:
-        """Publications to one route, which the scanner found; ``same``: it still is the one of their topics."""
-        client = self._client
-        client.counters.received += run.count
+    def run(self, run: Run) -> None:
+        """Publications to one route, which the scanner found."""
+        self._client.counters.received += run.count
         size: i64 = run.end - run.start
-        recorder = self._hub.recorder
-        failed = recorder is not None and recorder.failed
-        if not same or size > self._max_payload or (failed and (run.qos != 0 or self._hub.strict)):
-            self.record()
-            for frame in publications_in(run.data, run.start, run.end):
-                if not self.stopped:
-                    self._take(frame)
+        if size <= self._max_payload and self._hub.forward(run, self._runs):
+            if run.qos != 0:
+                acknowledge(run.data, run.start, run.end, self._acks)
             return
-        if recorder is not None:
-            self._runs.add(run, recorder, self.now)
-        if run.qos != 0:
-            self._confirmed(run, recorder)
-            return
-        refused = self._hub.forward(run, client)
-        cooked = cast("Route", run.route).cooked(client.protocol)
-        if not cooked and not refused:
-            return
-        offset: i64 = -1
-        if recorder is not None and cooked:
-            offset = self._runs.record(recorder, self.now) - run.count
+        self.record()
         for frame in publications_in(run.data, run.start, run.end):
-            for outbox in refused:
-                outbox.count_dropped(frame.topic, 1)
-            if cooked:
-                message = self.message(frame.topic, frame.payload, 0, False)
-                if offset >= 0:
-                    message.offset = offset
-                    offset += 1
-                for subscription in cooked:
-                    subscription.deliver(message)
-        if refused:
-            client.counters.drop(SLOW_READER, run.count * len(refused))
+            if not self.stopped:
+                self._take(frame)
 
     def publish(self, frame: Publish) -> None:
         """One publication."""
@@ -558,13 +534,13 @@ class Incoming:
 
     def message(self, topic: str, body: bytes, qos: int, retain: bool) -> Message:
         """A message from this client."""
-        return Message(topic, body, "", (), (), retain, self.now, self._client.number, qos)
+        return Message(topic, body, "", (), (), retain, self._runs.now, self._client.number, qos)
 
     def record(self) -> None:
         """Something else is about to be recorded, or nothing: record the runs before it."""
         recorder = self._hub.recorder
         if recorder is not None:
-            self._runs.record(recorder, self.now)
+            self._runs.record(recorder)
 
     def acknowledge(self) -> None:
         """Acknowledge what this chunk brought, once it is safe."""
@@ -572,23 +548,6 @@ class Incoming:
             self._unsafe.append(self._acks.getvalue())
             self._acks = BytesWriter()
             self._hub.safe(self._safe, self._failed)
-
-    def _confirmed(self, run: Run, recorder: Recorder | None) -> None:
-        """Deliver publications with QoS 1 to their subscribers, and acknowledge them all."""
-        self._client.counters.messages_in += run.count
-        subscriptions = cast("Route", run.route).subscriptions
-        if subscriptions:
-            offset: i64 = -1
-            if recorder is not None:
-                offset = self._runs.record(recorder, self.now) - run.count
-            for frame in publications_in(run.data, run.start, run.end):
-                message = self.message(frame.topic, frame.payload, 1, False)
-                if offset >= 0:
-                    message.offset = offset
-                    offset += 1
-                for subscription in subscriptions:
-                    subscription.deliver(message)
-        acknowledge(run.data, run.start, run.end, self._acks)
 
     def _pass_on(self, frame: Publish) -> bool:
         """Give a publication to the hub. False where it can't be taken now."""

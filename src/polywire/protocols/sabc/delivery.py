@@ -73,7 +73,6 @@ LEAST_PIECE: Final = 256
 
 OK: Final = b"\r\n\r\nOK\r\n\r\n\0"
 OK_TRUNCATED: Final = b"\r\ntruncated::yes\r\n\r\nOK\r\n\r\n\0"  # SABC-105
-SLOW_READER: Final = "slow-reader"
 FORMS: Final = 16
 """How many forms each protocol may keep with a message; sABC has one."""
 
@@ -244,15 +243,8 @@ class Line:
         mark = b"\r\ntruncated::yes" if truncated and not _has_header(message, TRUNCATED) else b""
         data = self._single(ids + mark, message)
         client = self.client
-        if i64(len(data)) > self._frame_size:
-            taken = client.outbox.reply_all(self._frames(b"", data, ids))
-        else:
-            taken = client.outbox.reply(self._framed(data))
-        if taken:
-            client.counters.messages_out += 1
-        else:
-            client.counters.drop(SLOW_READER)
-            client.outbox.count_dropped(message.channel, 1)
+        cut = i64(len(data)) > self._frame_size
+        client.reply(self._frames(b"", data, ids) if cut else [self._framed(data)], message.channel)
 
     def ask(self, msg_id: str, service: str, method: str, message: Message) -> None:
         """Write a call for the client to answer. Service and method must fit into headers."""
@@ -279,7 +271,7 @@ class Line:
         number = str(self.last).encode()
         length: i64 = i64(len(prefix)) + i64(len(number)) + i64(len(data))
         if length > self._frame_size:
-            taken = client.outbox.offer_all(self._frames(prefix + number, data, b"\r\nmsg-id::" + number))
+            client.deliver_all(self._frames(prefix + number, data, b"\r\nmsg-id::" + number), message.channel)
         elif length < JOIN_BELOW:
             out = _writer
             out.truncate(0)
@@ -288,17 +280,12 @@ class Line:
             out.write(prefix)
             out.write(number)
             out.write(data)
-            taken = client.outbox.offer(out.getvalue())
+            client.deliver(out.getvalue(), message.channel)
         else:
             head = prefix + number
             if self.messages:
                 head = websocket.header(websocket.TEXT, length) + head
-            taken = client.outbox.offer_pair(head, data)
-        if taken:
-            client.counters.messages_out += 1
-        else:
-            client.counters.drop(SLOW_READER)
-            client.outbox.count_dropped(message.channel, 1)
+            client.deliver_pair(head, data, message.channel)
 
     def push(self, prefix: bytes, msg_id: str, message: Message) -> None:
         """Push a queue's message, for which there is room."""

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, cast, final
 from mypy_extensions import i64, mypyc_attr
 
 from polywire.hub.channels import to_stars
-from polywire.hub.client import Client
+from polywire.hub.client import UNENCODABLE, Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Attached, Date, Message
 from polywire.hub.outbox import JOIN_BELOW, Outbox
@@ -49,8 +49,6 @@ from polywire.wire.websocket import TEXT, binary, header, text
 HubConnection: TypeAlias = Connection[Call, None]
 """The hub's end: calls of its clients wait for answers of this peer, and it has no callbacks."""
 
-SLOW_READER: Final = "slow-reader"
-UNENCODABLE: Final = "unencodable"
 
 BARE: Final = 8
 ENVELOPED: Final = 9
@@ -204,7 +202,6 @@ class TopicWriter:
     """Writes updates of one topic id into its client's outbox."""
 
     def __init__(self, client: Client, topic_id: int, *, envelope: bool = False) -> None:
-        self._outbox: Final[Outbox] = client.outbox
         self._client: Final = client
         self._protocol: Final = client.protocol
         self._start: Final = f"T{write(topic_id)}:".encode()
@@ -221,24 +218,15 @@ class TopicWriter:
             if length != self._length:
                 self._head = header(TEXT, len(self._start) + length) + self._start
                 self._length = length
-            if self._outbox.offer(self._head + body):
-                self._client.counters.messages_out += 1
-                return True
-        else:
-            update = self._prepared(message)
-            if update is None:
-                self._client.counters.drop(UNENCODABLE)
-                return False
-            if len(update.rest) < JOIN_BELOW:
-                taken = self._outbox.offer(update.head(self._start) + update.rest)
-            else:
-                taken = self._outbox.offer_pair(update.head(self._start), update.rest)
-            if taken:
-                self._client.counters.messages_out += 1
-                return True
-        self._client.counters.drop(SLOW_READER)
-        self._outbox.count_dropped(message.channel, 1)
-        return False
+            return self._client.deliver(self._head + body, message.channel)
+        update = self._prepared(message)
+        if update is None:
+            self._client.counters.drop(UNENCODABLE)
+            return False
+        head = update.head(self._start)
+        if len(update.rest) < JOIN_BELOW:
+            return self._client.deliver(head + update.rest, message.channel)
+        return self._client.deliver_pair(head, update.rest, message.channel)
 
     def push(self, message: Message) -> None:
         """Write an update that there is room for."""
@@ -246,9 +234,8 @@ class TopicWriter:
         if update is None:
             self._client.counters.drop(UNENCODABLE)
             return
-        self._outbox.push(update.head(self._start))
-        self._outbox.push(update.rest)
-        self._client.counters.messages_out += 1
+        self._client.outbox.push(update.head(self._start))
+        self._client.push(update.rest)
 
     def _prepared(self, message: Message) -> Prepared | None:
         return enveloped(message, self._protocol) if self._envelope else bare(message, self._protocol)
@@ -370,8 +357,7 @@ class Answers:
         if self._due(call_id):
             reply = bare(message, self._client.protocol)
             if not self._outbox.reply(reply.head(f"R{write(call_id)}:".encode()), reply.rest):
-                self._client.counters.drop(SLOW_READER)
-                self._outbox.count_dropped(message.channel, 1)
+                self._client.too_slow(message.channel)
 
     def error(self, call_id: int, payload: str) -> None:
         """Answer a request that failed."""
