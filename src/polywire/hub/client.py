@@ -72,6 +72,7 @@ class Client:
         self.joined = False
         self.subscriptions: Final[dict[object, Subscription]] = {}
         self.consumers: Final[dict[Consumer, Queue]] = {}
+        self.parting: Final[set[Consumer]] = set()  # of these, those that only wait for acknowledgements
         self.watchers: Final[dict[object, Watcher]] = {}
         self.revoked: Final[set[object]] = set()  # of these, and its services, what its rights don't allow any more
         self.most_subscriptions = UNLIMITED  # how many subscriptions, queues, watchers and services it may have in all

@@ -562,7 +562,7 @@ class Hub:
 
     def _has_place(self, client: Client) -> bool:
         """Whether a client may have one subscription, queue, watcher or service more."""
-        held = len(client.subscriptions) + len(client.consumers) + len(client.watchers)
+        held = len(client.subscriptions) + len(client.consumers) - len(client.parting) + len(client.watchers)
         return held + self.services.offer_count(client) < client.most_subscriptions
 
     def _hold_name(self, client: Client, name: str) -> Refused | None:
@@ -688,25 +688,29 @@ class Hub:
         *,
         begin: bool = True,
         replacing: Consumer | None = None,
+        resumed: bool = False,
     ) -> Refused | None:
         """Let a client's consumer take from the queue of this name; once more is no more, but rights are checked.
 
         Without ``begin`` it gets nothing before ``begin_consuming``. It may take the place of another one of the
-        client's, ``replacing``, that will be stopped.
+        client's, ``replacing``, that will be stopped. ``resumed``: the client was granted the queue earlier, and may
+        have it however many queues there are by now.
         """
         refused: Refused | None = None
-        known = consumer in client.consumers
+        known = consumer in client.consumers and consumer not in client.parting
         if not client.grants.may_subscribe(QUEUE_PREFIX + name):
             refused = Refused.FORBIDDEN
         elif is_too_deep(QUEUE_PREFIX + name):
             refused = Refused.TOO_DEEP
         elif not known and replacing is None and not self._has_place(client):
             refused = Refused.LIMIT
-        elif not known and not self.takes_queue(QUEUE_PREFIX + name):
+        elif not known and not resumed and not self.takes_queue(QUEUE_PREFIX + name):
             refused = Refused.TOO_MANY_QUEUES
         if refused is not None:
             return self.refuse(client, SUBSCRIBE, QUEUE_PREFIX + name, refused)
-        if not known:
+        if consumer in client.parting:
+            client.parting.discard(consumer)
+        elif not known:
             queue = self.queue(name)
             queue.admit(consumer)
             client.consumers[consumer] = queue
@@ -726,6 +730,7 @@ class Hub:
         if queue is None:
             return
         client.revoked.discard(consumer)
+        client.parting.discard(consumer)
         queue.detach(consumer)
         if queue.idle():
             self.forget_queue(queue.name)

@@ -186,6 +186,15 @@ class TestDrain:
         assert talker.wire.taken() == encode(Error("shutting-down"))
         assert talker.closed
 
+    @pytest.mark.rule("MICROMSG-186")
+    def test_so_is_an_offer_that_it_could_not_accept_anyway(self, site: Site) -> None:
+        talker = Talker(site, None)
+        site.hub.draining = True
+        talker.wire.feed(handshake("x-unknown"))
+        assert talker.wire.taken() == encode(Error("shutting-down"))
+        assert talker.closed
+        assert talker.wire.client.counters.faults == {}
+
     def test_during_a_login_the_client_is_sent_away_too(self, site: Site) -> None:
         site.slow_logins = True
         talker = Talker(site, "pub-sub")

@@ -13,6 +13,7 @@ from polywire.protocols.mqtt import (
     Publish,
     Pubrec,
     Pubrel,
+    Suback,
     Subscribe,
     Unsuback,
     Unsubscribe,
@@ -311,6 +312,21 @@ def test_subscribing_to_a_queue_again_goes_on_with_it(broker: Broker) -> None:
     client.send(Unsubscribe(2, ("queue/q",))).got()
     put(broker, b"y")
     assert client.subscribe(("queue/q", 2)) == [Publish("queue/q", b"y", 2, packet_id=2)]
+
+
+@pytest.mark.rule("MQTT-188")
+def test_a_queue_that_was_unsubscribed_from_takes_no_place_while_acknowledgements_are_due() -> None:
+    broker = Broker(limits=Limits(subscriptions=1))
+    client = broker.client()
+    client.subscribe(("queue/q", 1))
+    put(broker, b"x")
+    client.send(Unsubscribe(2, ("queue/q",))).got()
+    assert client.ask(Subscribe(3, (("a", 0), ("queue/q", 1)))) == [Suback(3, (0, 128))]
+    client.send(Unsubscribe(4, ("a",))).got()
+    assert client.ask(Subscribe(5, (("queue/q", 1), ("a", 0)))) == [Suback(5, (1, 128))]
+    client.send(Puback(1), Unsubscribe(6, ("queue/q",))).got()
+    assert client.ask(Subscribe(7, (("a", 0), ("b", 0)))) == [Suback(7, (0, 128))]
+    assert broker.hub.queues == {}
 
 
 def test_a_wildcard_never_consumes(broker: Broker) -> None:

@@ -15,6 +15,8 @@ from polywire.protocols.mqtt import (
     Publish,
     Pubrec,
     Pubrel,
+    Suback,
+    Subscribe,
     Will,
     encode,
     kept,
@@ -326,6 +328,19 @@ def test_a_channel_mqtt_has_no_name_for_is_not_stored(broker: Broker) -> None:
     broker.publish("a+b", b"x")
     broker.publish("a/\0", b"y")
     assert broker.resumed("me")[1] == [Publish("a/*", b"y", 1, packet_id=1)]
+
+
+@pytest.mark.rule("MQTT-033")
+def test_a_session_goes_on_with_its_queues_however_many_there_are_by_now(broker: Broker) -> None:
+    broker.hub.most_queues = 1
+    away(broker, "me", ("queue/mine", 1))
+    worker = broker.client()
+    worker.subscribe(("queue/other", 1))
+    assert broker.client().ask(Subscribe(1, (("queue/third", 1),))) == [Suback(1, (128,))]
+    client, rest = broker.resumed("me")
+    assert rest == []
+    assert broker.publish("queue/mine", b"x") is None
+    assert client.got() == [Publish("queue/mine", b"x", 1, packet_id=1)]
 
 
 def test_sessions_can_be_written_down_and_go_on_in_another_hub(broker: Broker) -> None:

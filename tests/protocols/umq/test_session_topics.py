@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.message import Date, Message
 from polywire.hub.outbox import PATIENCE
 from polywire.hub.peer import Limits
@@ -162,6 +163,20 @@ def test_a_topic_id_in_use_is_refused_and_free_after_its_end(site: Site) -> None
     publish(site, Message("a", b"x"))
     publish(site, Message("b", b"y"))
     assert peer.hears() == ["T7:y"]
+
+
+@pytest.mark.rule("UMQ-143")
+def test_what_is_not_allowed_is_refused_whatever_topic_id_it_names() -> None:
+    site = Site(rules=AccessRules([AccessRule(["subscribe"], ["open"])]))
+    peer = UmqPeer(site, limits=Limits(subscriptions=1))
+    assert peer.say('C1:["subscribe","open",7]', 'C2:["subscribe","open",7]', 'C3:["subscribe","open",8]') == [
+        "R1:null",
+        "E2:11 Bad request: topic id 7 is in use",
+        "E3:9 Limit exceeded: 1 topics are open",
+    ]
+    denied = peer.say('C4:["subscribe","secret",7]', 'C5:["subscribe","secret",8]', 'C6:["subscribe","queue/q",7]')
+    assert [str(answer)[:15] for answer in denied] == [f"E{call}:12 Forbidden" for call in (4, 5, 6)]
+    assert peer.wire.client.counters.denied == {"subscribe": 3}
 
 
 def test_subscriptions_are_limited(site: Site) -> None:

@@ -45,6 +45,7 @@ FAULTS: Final = {
     errors.NO_SUCH_DESTINATION: "MICROMSG-134",
 }
 """The rule that a command broke, by the error it got; for the counters."""
+REFUSED_OFFER: Final = "MICROMSG-14"
 MESSAGE_RULES: Final = ("MICROMSG-124", "MICROMSG-125", "MICROMSG-150")
 """The rules that are broken by a message, which is counted as received all the same."""
 
@@ -163,6 +164,8 @@ class MicromsgSession:
                 if self._connection.state is State.CLOSED:
                     self._outgoing.close()
                     self._peer.close()
+            elif isinstance(event, Ended) and event.rule == REFUSED_OFFER and self._hub.draining:
+                self._shut_down()  # MICROMSG-186: whatever the client offers
             elif isinstance(event, Ended):
                 if event.rule in MESSAGE_RULES:
                     self._client.counters.received += 1

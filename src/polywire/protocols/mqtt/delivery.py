@@ -296,6 +296,7 @@ class MqttConsumer(Consumer):
         """Take nothing more; True once there is nothing to wait for (MQTT-128)."""
         self.leaving = True
         if self.pending:
+            self._client.parting.add(self)
             return False
         self._hub.stop_consuming(self._client, self)
         return True
@@ -328,7 +329,7 @@ class Subscriptions:
         client = self._client
         pattern = from_mqtt(topic_filter)
         if is_queue(pattern):
-            refused = self._consume(topic_filter, self._filters[topic_filter])
+            refused = self._consume(topic_filter, self._filters[topic_filter], resumed=True)
         else:
             # Retained messages are for new subscriptions.
             subscription = MqttSubscription(pattern, self._filters[topic_filter], client, self._outgoing, topic_filter)
@@ -431,12 +432,13 @@ class Subscriptions:
             answer = _Answer(self._client, octets)
             self._hub.safe(answer.safe, answer.failed)
 
-    def _consume(self, channel: str, qos: int) -> Refused | None:
+    def _consume(self, channel: str, qos: int, *, resumed: bool = False) -> Refused | None:
         """Take from a queue, from ``begin`` on. A second call for the same queue changes the QoS."""
         consumer = self._consumers.get(channel)
         if consumer is None:
             consumer = MqttConsumer(self._hub, self._client, self._outgoing)
-        refused = self._hub.consume(self._client, channel[len(QUEUE_PREFIX) :], consumer, begin=False)
+        name = channel[len(QUEUE_PREFIX) :]
+        refused = self._hub.consume(self._client, name, consumer, begin=False, resumed=resumed)
         if refused is None:
             consumer.qos = qos
             consumer.leaving = False

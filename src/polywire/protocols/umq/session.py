@@ -8,7 +8,7 @@ from typing import Final, assert_never, cast, final
 
 from mypy_extensions import i64
 
-from polywire.hub.access import CALL, PUBLISH, SERVE, SIGNAL, Identity, fits_in_a_pattern
+from polywire.hub.access import CALL, PUBLISH, SERVE, SIGNAL, SUBSCRIBE, Identity, fits_in_a_pattern
 from polywire.hub.channels import from_stars, is_literal, name_problem
 from polywire.hub.client import Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub, is_queue
@@ -521,7 +521,13 @@ class UmqSession:
         if pattern.startswith(QUEUE_PREFIX) and not is_literal(pattern):
             raise MethodError("a queue is consumed by its name, not by a pattern", rule="UMQ-150")
         publications = self._connection.publications
-        publications.open(method.topic_id)
+        try:
+            publications.open(method.topic_id)
+        except MethodError:
+            denied = self._hub.forbids(self._client, SUBSCRIBE, pattern, dollar=False)
+            if denied is not None:
+                raise method_error(denied) from None
+            raise
         refused = self._topics.subscribe(method.topic_id, pattern, envelope=method.envelope)
         if refused is not None:
             publications.close(method.topic_id)
