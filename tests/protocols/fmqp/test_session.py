@@ -7,7 +7,9 @@ from polywire.hub.channels import from_stars
 from polywire.hub.message import Message
 from polywire.hub.names import name_cost
 from polywire.hub.peer import Limits
+from polywire.hub.recorder import Recorder as HubRecorder
 from polywire.hub.refusal import Refused
+from polywire.journal.committer import BatchMaker
 from polywire.protocols.fmqp.delivery import CLIENTS, MESSAGES, BrokerInfo
 from polywire.protocols.fmqp.frames import (
     CACHE,
@@ -305,6 +307,16 @@ def test_a_clients_publication_to_a_feedback_topic_is_discarded(site: Site) -> N
     assert publisher.client.counters.faults == {"FMQP-31": 1}
 
 
+@pytest.mark.rule("FMQP-31")
+def test_the_journal_has_the_packet_of_a_publication_to_a_feedback_topic(site: Site) -> None:
+    site.hub.recorder = HubRecorder(0, site.hub.clock, lambda: None)
+    packet = encode(Publication("a", b"x", FEEDBACK))
+    join(site).feed(packet)
+    (columns,) = site.hub.recorder.take()
+    rows = BatchMaker("here").make(columns).to_pylist()
+    assert [(row["kind"], row["body"], row["size"]) for row in rows[1:]] == [("discard", packet, len(packet))]
+
+
 @pytest.mark.rule("FMQP-24")
 def test_what_a_client_publishes_to_a_service_topic_is_not_forwarded(site: Site) -> None:
     listener = join(site, Subscription("$/info/clients"), Subscription("$/own"))
@@ -458,6 +470,17 @@ def test_more_subscriptions_than_allowed_are_discarded_and_counted(site: Site) -
     client = join(site, *map(Subscription, "abc"), Subscription("a"), limits=Limits(subscriptions=2))
     assert client.client.counters.dropped == {"limit": 1}
     assert len(client.client.subscriptions) == 2
+
+
+def test_a_watcher_takes_a_place_and_what_a_client_has_does_not_take_another(site: Site) -> None:
+    client = join(site, Subscription("a"), Subscription("queue/q"), limits=Limits(subscriptions=2))
+    say(client, Subscription("a", FEEDBACK), Subscription("queue/q", FEEDBACK))
+    assert client.client.counters.dropped == {"limit": 2}
+    say(client, Subscription("a"), Subscription("queue/q"))
+    assert client.client.counters.dropped == {"limit": 2}
+    say(client, Unsubscription("a"), Subscription("a", FEEDBACK), Subscription("a", FEEDBACK), Subscription("a"))
+    assert client.client.counters.dropped == {"limit": 3}
+    assert list(client.client.watchers) == ["a"]
 
 
 def test_a_bad_packet_is_counted_and_the_connection_lives_on(site: Site) -> None:

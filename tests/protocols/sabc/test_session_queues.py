@@ -38,6 +38,16 @@ def test_an_error_acknowledges_too() -> None:
     assert len(site.hub.queue("jobs")) == 0
 
 
+def test_a_queue_that_there_is_no_room_for_is_refused_and_counted_as_what_it_is() -> None:
+    site = Site()
+    site.hub.most_queues = 1
+    worker = Speaker(site)
+    assert is_ok(worker.ask("msg-id::1", "op::subscribe", "destination::queue/jobs"), "1")
+    assert error(worker.ask("msg-id::2", "op::subscribe", "destination::queue/more")) == ("429", "2")
+    assert error(worker.ask("msg-id::3", "destination::queue/more", body="job")) == ("429", "3")
+    assert worker.wire.client.counters.dropped == {"too-many-queues": 2}
+
+
 def test_what_was_not_acknowledged_goes_to_the_next_worker() -> None:
     site = Site()
     client, one, other = Speaker(site), Speaker(site), Speaker(site)

@@ -154,6 +154,7 @@ def test_a_server_that_breaks_a_rule_ends_the_connection_of_its_client() -> None
     run(main)
 
 
+@pytest.mark.rule("UMQ-106")
 def test_closing_lets_what_is_under_way_finish_and_refuses_the_rest() -> None:
     async def main() -> None:
         release = asyncio.Event()
@@ -170,6 +171,9 @@ def test_closing_lets_what_is_under_way_finish_and_refuses_the_rest() -> None:
             with pytest.raises(RpcException) as refused:
                 await peer.call("second")
             assert refused.value.code == FatalCode.SHUTTING_DOWN
+            with pytest.raises(RpcException) as unknown:
+                await peer.call_back(99, "third")  # UMQ-106: whether the server goes down or not
+            assert unknown.value.code == FatalCode.CALLBACK_NOT_FOUND
             release.set()
             assert (await under_way).text == "first"
             await closing

@@ -160,6 +160,14 @@ def test_the_limit_is_in_bytes(site: Site) -> None:
     assert peer.faults == {"UMQ-133": 1}
 
 
+@pytest.mark.rule("UMQ-133")
+def test_a_message_that_is_too_large_is_not_parsed(site: Site) -> None:
+    peer = UmqPeer(site, limits=Limits(message_size=30))
+    text = "?" + "é" * 29  # no command begins with a question mark
+    assert peer.say(text) == ["F0:9 Limit exceeded: the text message has 59 bytes, more than the 30 allowed"]
+    assert peer.faults == {"UMQ-133": 1}
+
+
 def test_an_id_in_flight_can_not_be_used_again(site: Site) -> None:
     peer = UmqPeer(site)
     assert peer.say('A1:C1:["publish","a",null]', 'C1:["whoami"]') == [
