@@ -57,11 +57,12 @@ proto: $(INSTALLED) ## generate the protobuf modules anew from their .proto file
 test: setup ## run all tests, the conformance table and a few seconds of fuzzing; TESTS=… runs only those
 	@$(BIN)/python -m pytest -n $(WORKERS) $(or $(TESTS),--conformance)
 
-lint: $(INSTALLED) ## ruff, mypy strict, import contracts
+lint: $(INSTALLED) ## ruff, mypy strict, import contracts, import cycles
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python tools/import_cycles.py
 
 format: $(INSTALLED) ## let ruff fix and format the code
 	@$(BIN)/ruff check --fix .

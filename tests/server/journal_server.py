@@ -11,12 +11,13 @@ from pathlib import Path
 from polywire.hub.hub import Hub
 from polywire.registry import HTTP_CODE, names
 from polywire.server.address import Address
-from polywire.server.admission import make_admission
 from polywire.server.config import load
+from polywire.server.config.admission import make_admission
 from polywire.server.gate import Gate
 from polywire.server.http import HttpLimits, HttpServer
 from polywire.server.metrics import Metrics
 from polywire.server.restoration import JournalKeeper
+from polywire.server.server import add_journal_pages
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -79,7 +80,9 @@ def serving(
         gate.apply(config, make_admission(config))
         keeper = JournalKeeper(config.journal, hub, gate, loop) if journaled else None
         metrics = Metrics(hub, gate, loop)
-        http = await HttpServer.open(gate, metrics, config.journal, Address("http", host), limits)
+        http = HttpServer(gate, metrics, Address("http", host), limits)
+        add_journal_pages(http, config.journal.path, gate)
+        await http.start()
         server = await loop.create_server(lambda: http(None), "127.0.0.1", 0)
         started.append((server, http, hub))
         ready.set()

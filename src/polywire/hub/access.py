@@ -1,6 +1,6 @@
-"""Who a client is, and what it may do.
+"""What a client may do.
 
-An ``Identity`` is what a login gives. ``AccessRules`` are what the operator wrote; at a login they are boiled down to
+A login gives an ``Identity``. ``AccessRules`` are what the operator wrote; at a login they are boiled down to
 that client's ``Grants`` for its protocol, which a session asks before it publishes, subscribes, calls, serves or
 signals. Clients whose rights are equal share one ``Grants``, so what is cached per grants is shared too.
 
@@ -18,6 +18,26 @@ from mypy_extensions import mypyc_attr
 from polywire.errors import PolywireError
 from polywire.hub.channels import ANY, REST, covers, from_stars, name_problem
 from polywire.hub.trie import Trie
+from polywire.security.credentials import ANONYMOUS, Identity
+
+__all__ = [
+    "ACTIONS",
+    "ANONYMOUS",
+    "CALL",
+    "EVERYTHING",
+    "NOTHING",
+    "PUBLISH",
+    "SERVE",
+    "SIGNAL",
+    "SUBSCRIBE",
+    "AccessRule",
+    "AccessRuleError",
+    "AccessRules",
+    "Grants",
+    "Identity",
+    "fits_in_a_pattern",
+    "pattern_problem",
+]
 
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
@@ -38,42 +58,6 @@ class AccessRuleError(PolywireError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
-
-
-@final
-@mypyc_attr(acyclic=True)
-class Identity:
-    """Who a client is: a user's name ("" where it did not say), its groups, and how that was found out.
-
-    ``how`` is ``"anonymous"``, ``"password"``, ``"token"``, ``"certificate"`` or ``"listener"``. ``expires`` is when
-    the proof ends, in seconds since 1970, or None where it does not.
-    """
-
-    def __init__(
-        self, name: str = "", groups: Iterable[str] = (), how: str = "anonymous", expires: float | None = None
-    ) -> None:
-        self.name: Final = name
-        self.groups: Final = frozenset(groups)
-        self.how: Final = how
-        self.expires: Final = expires
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Identity)
-            and self.name == other.name
-            and self.groups == other.groups
-            and self.how == other.how
-            and self.expires == other.expires
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.groups, self.how, self.expires))
-
-    def __repr__(self) -> str:
-        return f"Identity({self.name!r}, {sorted(self.groups)!r}, {self.how!r}, {self.expires!r})"
-
-
-ANONYMOUS: Final = Identity()
 
 
 @final

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from polywire.errors import PolywireError
-from polywire.hub.access import ANONYMOUS, Identity
-from polywire.security.credentials import CertificateError, CertificateNames, Credentials
+from polywire.security.credentials import ANONYMOUS, CertificateError, CertificateNames, Credentials, Identity
 from polywire.security.tokens import TokenError, Tokens
 from polywire.security.users import NO_PASSWORD, Users
 

@@ -1,13 +1,13 @@
-"""What a client presents to prove who it is, in any protocol, and the names that users and groups can have.
+"""What a client presents to prove who it is, in any protocol; who that makes it; and the names of users and groups.
 
 A client's certificate has been verified by TLS before it comes here; this only reads who it was issued to, from what
 ``ssl.SSLObject.getpeercert()`` returns.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, final
 
 from polywire.errors import PolywireError
 
@@ -55,6 +55,43 @@ def group_name_problem(name: str) -> str | None:
         if character in ":,":
             return f"a group's name has neither ':' nor ',' in it, {name!r} has"
     return None
+
+
+@final
+class Identity:
+    """Who a client is: a user's name ("" where it did not say), its groups, and how that was found out.
+
+    ``how`` is ``"anonymous"``, ``"password"``, ``"token"``, ``"certificate"`` or ``"listener"``. ``expires`` is when
+    the proof ends, in seconds since 1970, or None where it does not.
+    """
+
+    __slots__ = ("expires", "groups", "how", "name")
+
+    def __init__(
+        self, name: str = "", groups: Iterable[str] = (), how: str = "anonymous", expires: float | None = None
+    ) -> None:
+        self.name: Final = name
+        self.groups: Final = frozenset(groups)
+        self.how: Final = how
+        self.expires: Final = expires
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Identity)
+            and self.name == other.name
+            and self.groups == other.groups
+            and self.how == other.how
+            and self.expires == other.expires
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.groups, self.how, self.expires))
+
+    def __repr__(self) -> str:
+        return f"Identity({self.name!r}, {sorted(self.groups)!r}, {self.how!r}, {self.expires!r})"
+
+
+ANONYMOUS: Final = Identity()
 
 
 HELLO_KEYS: Final = frozenset({"user", "password", "token"})

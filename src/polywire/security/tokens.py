@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from polywire.errors import PolywireError
-from polywire.hub.access import Identity
-from polywire.security.credentials import group_name_problem, name_problem
+from polywire.security.credentials import Identity, group_name_problem, name_problem
 
 SECRET_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
 RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512")

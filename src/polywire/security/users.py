@@ -22,8 +22,7 @@ import argon2
 from argon2.exceptions import Argon2Error, InvalidHashError
 
 from polywire.errors import PolywireError
-from polywire.hub.access import Identity
-from polywire.security.credentials import group_name_problem, user_name_problem
+from polywire.security.credentials import Identity, group_name_problem, user_name_problem
 
 MAX_FILE: Final = 64 << 20
 MAX_PASSWORD: Final = 1024

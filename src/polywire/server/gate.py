@@ -20,13 +20,12 @@ from polywire.protocols.mqtt.kept import SHARED, MqttSessions, SessionState
 from polywire.security.authenticator import Authenticator, LoginError, Throttled
 from polywire.security.credentials import Credentials
 from polywire.server.address import WILDCARDS, Address, refusal
-from polywire.server.admission import Admission
 from polywire.server.config import Config
+from polywire.server.config.admission import Admission
 from polywire.server.config.checks import queue_policies
 from polywire.server.logs import Refusals, Seldom, SeldomEach
 
 if TYPE_CHECKING:
-    from polywire.server.endpoint import Endpoint
     from polywire.server.journal import Journaling
 
 LOGIN_THREADS = 2
@@ -45,13 +44,43 @@ NAME_SHOWN = 64
 log = logging.getLogger("polywire.server")
 
 
+class Connection(Protocol):
+    """A connection that came in, as far as all of them are treated alike."""
+
+    client: Client | None
+
+    def busy(self) -> bool:
+        """Whether something that was accepted is not written or answered yet."""
+
+    def is_silent_since(self, time: float, /) -> bool:
+        """Whether nothing has been received since then."""
+
+    def idle(self) -> None:
+        """End it, as it has been silent for too long."""
+
+    def revoke(self) -> None:
+        """End it, as its login does not hold any more."""
+
+    def drain(self) -> None:
+        """Accept no more messages."""
+
+    def goodbye(self) -> None:
+        """End it, as the hub shuts down."""
+
+    def close(self) -> None:
+        """Close it."""
+
+    def abort(self) -> None:
+        """Close it at once, whatever is left to write."""
+
+
 class Gate:
     """The hub's door. ``connections`` are those that came in, ``handshaking`` is how many are about to."""
 
     def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
         self.hub = hub
         self.loop = loop
-        self.connections: set[Endpoint] = set()
+        self.connections: set[Connection] = set()
         self.turns = Work(loop.call_soon, hub.monotonic, eager=False, light=hub.work.light)
         """What connections have sent that use more than their share of the loop."""
         self.emptied = asyncio.Event()
@@ -157,7 +186,7 @@ class Gate:
         any_name = self.has_logins and address.host in WILDCARDS
         return refusal(host, origin, address, self.allowed_origins, any_name=any_name)
 
-    def enter(self, endpoint: "Endpoint") -> bool:
+    def enter(self, endpoint: Connection) -> bool:
         """Let a connection in, unless there are too many or the hub is going down."""
         if not self._has_room():
             return False
@@ -169,7 +198,7 @@ class Gate:
         """Let a connection begin a handshake of TLS or WebSocket, which counts until it has come in or gone."""
         return Knock(self) if self._has_room() else None
 
-    def hold(self, endpoint: "Endpoint", before: int, now: int) -> str:
+    def hold(self, endpoint: Connection, before: int, now: int) -> str:
         """A connection holds ``now`` bytes of unfinished messages, and held ``before``. Why it may not, or nothing."""
         self.unfinished += now - before
         if now <= before:
@@ -184,7 +213,7 @@ class Gate:
         self._unfinished.warn(words, endpoint.client, now, self.unfinished)
         return reason
 
-    def leave(self, endpoint: "Endpoint") -> None:
+    def leave(self, endpoint: Connection) -> None:
         """A connection has ended."""
         self.connections.discard(endpoint)
         if not self.connections:

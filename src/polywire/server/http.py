@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Protocol, cast
 
 from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
@@ -27,7 +27,6 @@ from polywire.hub.peer import Login, Refusal
 from polywire.hub.work import DONE, TURN, Turns, Work
 from polywire.registry import HTTP_CODE
 from polywire.server.address import Address
-from polywire.server.config.schema import Journal
 from polywire.server.gate import Gate, Knock
 from polywire.server.logs import Seldom
 from polywire.server.metrics import CONTENT_TYPE, Metrics
@@ -84,12 +83,23 @@ class Refused(Exception):  # noqa: N818 - what happened to the request
         self.headers = headers or {}
 
 
-class HttpServer:
-    """The HTTP listener of one hub. Calling it makes the protocol of a new connection."""
+class Publisher(Protocol):
+    """A page whose requests go on after they have been received."""
 
-    def __init__(
-        self, gate: Gate, metrics: Metrics, journal: Journal, address: Address, limits: HttpLimits | None = None
-    ) -> None:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request."""
+
+    def busy(self) -> bool:
+        """Whether something that was accepted is still being published."""
+
+    async def close(self) -> None:
+        """Publish nothing more."""
+
+
+class HttpServer:
+    """The HTTP listener of one hub: pages are added, then it is started. Calling it makes a connection's protocol."""
+
+    def __init__(self, gate: Gate, metrics: Metrics, address: Address, limits: HttpLimits | None = None) -> None:
         self._gate = gate
         self._metrics = metrics
         self._address = address
@@ -105,27 +115,25 @@ class HttpServer:
         self._app.on_response_prepare.append(_no_server_version)
         self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=CLOSE_SECONDS)
         self._pages: list[str] = []
-        self._ingest: Any = None
-        self._add("/healthz", self._healthz)
-        self._add("/readyz", self._readyz)
-        self._add("/metrics", self._metrics_page)
-        if journal.enabled:
-            # Arrow, only where there is a journal.
-            from polywire.server.ingest import Ingest  # noqa: PLC0415
-            from polywire.server.journal_pages import JournalPages  # noqa: PLC0415
+        self._publisher: Publisher | None = None
+        self.add_page("/healthz", self._healthz)
+        self.add_page("/readyz", self._readyz)
+        self.add_page("/metrics", self._metrics_page)
 
-            self._ingest = Ingest(gate, self)
-            self._add("/journal/", JournalPages(journal.path, gate, self).answer, below=True)
-            self._add("/publish", self._ingest.answer, method="POST")
+    def add_page(self, path: str, handler: Handler, *, below: bool = False) -> None:
+        """Answer GET for a path, or for everything below it."""
+        self._pages.append(path)
+        self._app.router.add_get(path + "{name:.*}" if below else path, handler)
 
-    @classmethod
-    async def open(
-        cls, gate: Gate, metrics: Metrics, journal: Journal, address: Address, limits: HttpLimits | None = None
-    ) -> Self:
-        """A server that is ready for connections."""
-        server = cls(gate, metrics, journal, address, limits)
-        await server._runner.setup()
-        return server
+    def add_publisher(self, path: str, publisher: Publisher) -> None:
+        """Answer POST for a path. There is one publisher."""
+        self._pages.append(path)
+        self._app.router.add_post(path, publisher.answer)
+        self._publisher = publisher
+
+    async def start(self) -> None:
+        """Get ready for connections; no pages can be added after that."""
+        await self._runner.setup()
 
     def __call__(self, knock: Knock | None) -> asyncio.BaseProtocol:
         """The protocol of a new connection."""
@@ -137,12 +145,12 @@ class HttpServer:
 
     def busy(self) -> bool:
         """Whether a part that was accepted is still being published."""
-        return self._ingest is not None and bool(self._ingest.busy())
+        return self._publisher is not None and self._publisher.busy()
 
     async def stop_work(self) -> None:
         """Publish nothing more: the journal is about to be closed."""
-        if self._ingest is not None:
-            await self._ingest.close()
+        if self._publisher is not None:
+            await self._publisher.close()
 
     async def close(self) -> None:
         """Finish what is being answered, within a moment, and close all connections."""
@@ -168,14 +176,6 @@ class HttpServer:
         """Count a request that went wrong, and log it, though not every time."""
         self._faults.fault(fault)
         self._complaint.warn(words, *arguments)
-
-    def _add(self, path: str, handler: Handler, *, method: str = "GET", below: bool = False) -> None:
-        self._pages.append(path)
-        route = path + "{name:.*}" if below else path
-        if method == "GET":
-            self._app.router.add_get(route, handler)
-        else:
-            self._app.router.add_route(method, route, handler)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:

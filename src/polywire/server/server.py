@@ -24,8 +24,8 @@ from polywire.protocols.mqtt.kept import sessions_of
 from polywire.protocols.mqttrpc.session import RpcBridge
 from polywire.registry import by_name, names, unusable
 from polywire.server.address import Address
-from polywire.server.admission import Admission, load_certificates, make_admission, make_context
 from polywire.server.config import ConfigError, Loaded, Problem
+from polywire.server.config.admission import Admission, load_certificates, make_admission, make_context
 from polywire.server.gate import Gate
 from polywire.server.listeners import Listeners
 from polywire.server.logs import Seldom
@@ -75,6 +75,16 @@ LEAVE_TIME = 10.0
 """Seconds for ending what the clients had: their subscriptions, say, and storing those of kept sessions."""
 
 log = logging.getLogger("polywire.server")
+
+
+def add_journal_pages(http: "HttpServer", folder: Path, gate: Gate) -> None:
+    """Add what there is only with a journal: its files, and publishing in parts that are applied once."""
+    # Only a journal needs Arrow.
+    from polywire.server.ingest import Ingest  # noqa: PLC0415
+    from polywire.server.journal_pages import JournalPages  # noqa: PLC0415
+
+    http.add_page("/journal/", JournalPages(folder, gate, http).answer, below=True)
+    http.add_publisher("/publish", Ingest(gate, http))
 
 
 def first_number() -> int:
@@ -219,7 +229,10 @@ class Server:
         from polywire.server.http import HttpLimits, HttpServer  # noqa: PLC0415
 
         limits = HttpLimits(connections=http_connections())
-        self._http = await HttpServer.open(self.gate, self._metrics, self._loaded.config.journal, address, limits)
+        self._http = HttpServer(self.gate, self._metrics, address, limits)
+        if self._loaded.config.journal.enabled:
+            add_journal_pages(self._http, self._loaded.config.journal.path, self.gate)
+        await self._http.start()
         return self._http
 
     def ready(self) -> dict[str, str]:

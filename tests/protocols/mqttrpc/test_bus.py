@@ -138,8 +138,8 @@ def test_only_topics_of_services_called_lately_are_listened_to(
             await asyncio.gather(*[bus.call(f"kept-{number}", "text", "x") for number in range(5)])
             for number in (0, 1, 0, 4):
                 assert (await bus.call(f"kept-{number}", "text", "x")).body == b"X\xff"
-            calls = bus._adapter._calls  # type: ignore[attr-defined]
-            assert list(calls._topics) == ["kept-0", "kept-4"]
+            rpc = bus._adapter._rpc  # type: ignore[attr-defined]
+            assert list(rpc._topics) == ["kept-0", "kept-4"]
 
     run(main)
 
@@ -171,7 +171,7 @@ def test_a_call_that_is_cancelled_and_a_bus_that_is_closed_leave_nothing(hub: Hu
         async with opened(hub, "mqtt") as bus:
             await bus.serve("leaving", shout)
             call = asyncio.ensure_future(bus.call("leaving", "wait"))
-            await until(lambda: bus._adapter._calls is not None)  # type: ignore[attr-defined]
+            await until(lambda: bus._adapter._rpc is not None)  # type: ignore[attr-defined]
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call

@@ -5,9 +5,9 @@ ends, and acknowledgements must be in order, so a job that takes long would hold
 """
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from polywire.client.adapter import Adapter, Handler, Options, Settings, Source
+from polywire.client.adapter import Adapter, Handler, Options, Service, Settings, Source
 from polywire.client.address import Address
 from polywire.client.features import refuse_nack, require
 from polywire.client.message import NO_HEADERS, Message
@@ -16,11 +16,22 @@ from polywire.client.source import Reading
 from polywire.protocols.mqtt.client import Client
 from polywire.protocols.mqtt.frames import Publish
 from polywire.protocols.mqtt.peer import Consuming
-
-if TYPE_CHECKING:
-    from polywire.protocols.mqttrpc.bus import Calls, Serving
+from polywire.registry import by_name
 
 QUEUE = "queue/"
+
+
+class Rpc(Protocol):
+    """The calls and services of one connection. MQTT has none; those of the protocol ``mqttrpc`` are used."""
+
+    async def call(self, service: str, method: str, body: bytes, seconds: float, /) -> Message:
+        """Call a service."""
+
+    async def serve(self, service: str, handler: Handler, /) -> Service:
+        """Offer a service."""
+
+    async def close(self) -> None:
+        """Wait for no more answers, and offer nothing more."""
 
 
 class MqttAdapter(Adapter):
@@ -33,8 +44,7 @@ class MqttAdapter(Adapter):
         self._settings = settings
         self._qos = settings.qos
         self._consumers: set[Consumer] = set()
-        self._calls: Calls | None = None
-        self._services: dict[str, Serving] = {}
+        self._rpc: Rpc | None = None
 
     @property
     def connected(self) -> bool:
@@ -71,21 +81,11 @@ class MqttAdapter(Adapter):
 
     async def call(self, service: str, method: str, body: bytes, _: Options, seconds: float, /) -> Message:
         """Call a service, as RPC over MQTT does."""
-        if self._calls is None:
-            from polywire.protocols.mqttrpc.bus import Calls  # noqa: PLC0415 - most programs need no protobuf
+        return await self._with_rpc().call(service, method, body, seconds)
 
-            self._calls = Calls(self.client, self._qos)
-        return await self._calls.call(service, method, body, seconds)
-
-    async def serve(self, service: str, handler: Handler, /) -> "Serving":
+    async def serve(self, service: str, handler: Handler, /) -> Service:
         """Offer a service, as RPC over MQTT does."""
-        from polywire.protocols.mqttrpc.bus import offer  # noqa: PLC0415 - as above
-
-        if service in self._services:
-            raise ValueError(f"the service {service!r} is offered on this connection already")
-        serving = await offer(self.client, service, handler, self._qos, lambda: self._services.pop(service, None))
-        self._services[service] = serving
-        return serving
+        return await self._with_rpc().serve(service, handler)
 
     async def ping(self) -> None:
         """Send a PINGREQ and wait for its answer."""
@@ -94,12 +94,18 @@ class MqttAdapter(Adapter):
     async def close(self) -> None:
         """Close everything that was opened on this bus."""
         try:
-            consumers, services = list(self._consumers), list(self._services.values())
-            await asyncio.gather(*[each.close() for each in consumers], *[each.close() for each in services])
-            if self._calls is not None:
-                await self._calls.close()
+            await asyncio.gather(*[each.close() for each in list(self._consumers)])
+            if self._rpc is not None:
+                await self._rpc.close()
         finally:
             await self.client.close()
+
+    def _with_rpc(self) -> Rpc:
+        """Calls and services, loaded when they are first used: most programs need no protobuf."""
+        if self._rpc is None:
+            loaded: Rpc = by_name("mqttrpc").load("bus:MqttRpc")(self.client, self._qos)
+            self._rpc = loaded
+        return self._rpc
 
 
 class Consumer:

@@ -43,14 +43,15 @@ class _Topic:
                 self._listening = True
 
 
-class Calls:
-    """The calls of one connection, which subscribes to the topic of each service that is called."""
+class MqttRpc:
+    """The calls and services of one connection. It subscribes to the topic of each service that is called."""
 
     def __init__(self, client: Client, qos: int) -> None:
         self._client = client
         self._qos = qos
         self._topics: dict[str, _Topic] = {}
         self._turns = asyncio.Semaphore(MAX_CALLS)
+        self._services: dict[str, Serving] = {}
 
     async def call(self, service: str, method: str, body: bytes, seconds: float) -> Message:
         """Call a service. If nobody offers it, there is nobody to answer: ``Timeout``."""
@@ -66,8 +67,20 @@ class Calls:
             topic.wanted -= 1
             await self._leave_some()
 
+    async def serve(self, service: str, handler: Handler) -> "Serving":
+        """Offer a service, and again after each reconnect."""
+        if service in self._services:
+            raise ValueError(f"the service {service!r} is offered on this connection already")
+        check_service(service)
+        server = Server(self._client, Offered(service, handler), service, qos=self._qos)
+        await server.start()
+        serving = Serving(server, lambda: self._services.pop(service, None))
+        self._services[service] = serving
+        return serving
+
     async def close(self) -> None:
-        """Stop waiting for answers."""
+        """Offer nothing more, and stop waiting for answers."""
+        await asyncio.gather(*[each.close() for each in list(self._services.values())])
         while self._topics:
             await self._topics.popitem()[1].caller.stop()
 
@@ -134,14 +147,6 @@ class Serving:
         """Stop offering it; calls in flight get two seconds."""
         self._closed()
         await self._server.stop()
-
-
-async def offer(client: Client, service: str, handler: Handler, qos: int, closed: Callable[[], object]) -> Serving:
-    """Offer a service on this connection, and again after each reconnect."""
-    check_service(service)
-    server = Server(client, Offered(service, handler), service, qos=qos)
-    await server.start()
-    return Serving(server, closed)
 
 
 def check_service(name: str) -> None:

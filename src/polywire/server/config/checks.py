@@ -185,8 +185,7 @@ def _files(struct: Section, table: Table, at: At) -> Iterator[Problem]:
 
 def _contents(config: Config) -> Iterator[Problem]:
     """Files that are there, but that the hub can't use: everything is loaded once, as the start does."""
-    # Here, because these need the configuration themselves, and are slow to import.
-    from polywire.server.admission import make_authenticator, make_context  # noqa: PLC0415
+    from polywire.server.config.admission import make_authenticator, make_context  # noqa: PLC0415 - slow to import
 
     try:
         if config.tls is not None:
