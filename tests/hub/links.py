@@ -4,7 +4,15 @@ from collections.abc import Callable
 
 from polywire.hub.message import Message
 from polywire.hub.outbox import DROP, Flusher, Outbox
+from polywire.hub.queues import Queue
 from polywire.hub.routes import Subscription
+
+
+def contents(queue: Queue) -> list[Message]:
+    """All messages of a queue in order, those handed out included."""
+    deliveries = [*queue._handed_out.values(), *queue._unwanted, *queue._waiting, *queue._delayed.values()]
+    deliveries += [delivery for _, delivery in queue._returned]
+    return [delivery.message for delivery in sorted(deliveries, key=lambda delivery: delivery.number)]
 
 
 class Clock:

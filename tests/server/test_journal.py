@@ -15,6 +15,7 @@ from polywire.hub.work import TURN, Turns, Work
 from polywire.journal import open as open_journal
 from polywire.server import journal as module
 from polywire.server.journal import Journaling
+from tests.hub.links import contents
 from tests.journal.failing_log import FailingLog
 from tests.sessions import Site
 
@@ -261,7 +262,7 @@ def test_a_last_will_is_delivered_while_the_disk_fails_and_recorded_afterwards(t
         house.wait_for("me")
         await house.heard("me failed")
         house.hub.leave(house.client)
-        assert [message.body for message in house.hub.queue("q").contents()] == [b"x", b"farewell"]
+        assert [message.body for message in contents(house.hub.queue("q"))] == [b"x", b"farewell"]
         house.log.mend()
         await house.until(lambda: not house.journaling.failed)
         await house.settled()

@@ -36,6 +36,7 @@ from polywire.protocols.mqtt import (
     Will,
 )
 from polywire.server.restoration import publish_wills, restore
+from tests.hub.links import contents
 from tests.hub_process import HubProcess, running_hub
 from tests.interop.speakers import speak
 from tests.protocols.mqtt.broker import Broker, MqttClient
@@ -85,7 +86,7 @@ class Life:
 
     def queue(self, name: str) -> list[bytes]:
         """What is in a queue."""
-        return [message.body for message in self.hub.queue(name).contents()]
+        return [message.body for message in contents(self.hub.queue(name))]
 
     def kept(self, channel: str) -> bytes | None:
         """What is retained."""

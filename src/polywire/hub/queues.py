@@ -409,13 +409,6 @@ class Queue:
         delivery.message.forget_encoded()  # it has one consumer: nobody else needs these forms
         return True
 
-    def contents(self) -> list[Message]:
-        """All messages in order, those handed out included."""
-        deliveries = [*self._handed_out.values(), *self._unwanted, *self._waiting, *self._delayed.values()]
-        deliveries += [delivery for _, delivery in self._returned]
-        deliveries.sort(key=_number)
-        return [delivery.message for delivery in deliveries]
-
     def _next_with_room(self, message: Message) -> Consumer | None:
         consumers = self._consumers
         for step in range(len(consumers)):

@@ -7,6 +7,7 @@ import pytest
 from polywire.protocols.micromsg.frames import Command, Error, Extension
 from polywire.protocols.micromsg.frames import Message as Frame
 from polywire.protocols.micromsg.session import MicromsgSession
+from tests.hub.links import contents
 from tests.protocols.micromsg.talk import Talker
 from tests.sessions import Site
 
@@ -170,7 +171,7 @@ class TestDrain:
         assert not session.busy()
         assert talker.frames() == []
         talker.wire.lose()
-        assert [message.body for message in site.hub.queue("jobs").contents()] == [b"3"]
+        assert [message.body for message in contents(site.hub.queue("jobs"))] == [b"3"]
 
     @pytest.mark.rule("MICROMSG-186")
     def test_new_work_meanwhile_is_refused(self, site: Site) -> None:
@@ -205,4 +206,4 @@ def test_a_connection_that_was_hung_up_on_gets_nothing_more(site: Site) -> None:
     sender.send("topic/a", b"4")
     assert talker.wire.outbox.size() == 0
     talker.wire.lose()
-    assert [message.body for message in site.hub.queue("jobs").contents()] == [b"3"]
+    assert [message.body for message in contents(site.hub.queue("jobs"))] == [b"3"]

@@ -19,6 +19,7 @@ from polywire.protocols.mqtt import (
     Unsubscribe,
     encode,
 )
+from tests.hub.links import contents
 from tests.protocols.mqtt.broker import Broker, MqttClient
 
 
@@ -215,7 +216,7 @@ def put(broker: Broker, *bodies: bytes) -> None:
 def test_publishing_to_a_queue_s_channel_enqueues(broker: Broker) -> None:
     client = broker.client()
     assert client.ask(Publish("queue/q", b"0"), *numbered(1, "queue/q")) == [Puback(1)]
-    assert [message.body for message in broker.hub.queue("q").contents()] == [b"0", b"1"]
+    assert [message.body for message in contents(broker.hub.queue("q"))] == [b"0", b"1"]
 
 
 @pytest.mark.parametrize("qos", [1, 2])

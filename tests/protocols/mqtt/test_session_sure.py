@@ -9,6 +9,7 @@ from polywire.journal.committer import BatchMaker
 from polywire.journal.kinds import QOS_SHIFT, UNHEARD_FLAG
 from polywire.journal.state import BATCH_OCTETS
 from polywire.protocols.mqtt import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from tests.hub.links import contents
 from tests.protocols.mqtt.broker import Broker, MqttClient
 
 
@@ -105,7 +106,7 @@ def test_a_queue_s_message_with_qos_2_is_sent_when_its_packet_id_is_safe(broker:
     client.send(Pubrec(1))
     disk.write()
     assert client.ask(Pubcomp(1)) == [Pubrel(1)]
-    assert broker.hub.queue("q").contents() == []
+    assert contents(broker.hub.queue("q")) == []
 
 
 def test_a_publication_that_could_not_be_made_safe_yet_is_known_when_it_is_sent_again(
@@ -120,7 +121,7 @@ def test_a_publication_that_could_not_be_made_safe_yet_is_known_when_it_is_sent_
     client.send(Publish("queue/q", b"x", 2, dup=True, packet_id=5))
     disk.write()
     assert client.got() == [Pubrec(5)]
-    assert [message.body for message in broker.hub.queue("q").contents()] == [b"x"]
+    assert [message.body for message in contents(broker.hub.queue("q"))] == [b"x"]
 
 
 def test_a_qos_2_publication_and_its_packet_id_are_safe_together(broker: Broker, disk: Disk) -> None:
@@ -156,7 +157,7 @@ def test_publications_with_qos_1_that_came_together_are_acknowledged_when_all_ar
     disk.write()
     assert publisher.got() == [Puback(7 + at) for at in range(5)]
     assert watcher.got() == [Publish("heard/a", b"heard/a"), Publish("heard/b", b"heard/b")]
-    assert [message.body for message in broker.hub.queue("q").contents()] == [b"queue/q"]
+    assert [message.body for message in contents(broker.hub.queue("q"))] == [b"queue/q"]
     rows = [row for columns in disk.recorder.take() for row in BatchMaker("here").make(columns).to_pylist()]
     assert [(row["kind"], row["channel"], row["body"]) for row in rows] == [
         ("enqueue" if topic == "queue/q" else "publish", topic, topic.encode()) for topic in topics

@@ -5,6 +5,7 @@ import pytest
 from polywire.hub.channels import ANY
 from polywire.hub.message import Date, Message
 from polywire.protocols.sabc.delivery import MAX_DESTINATIONS, _destinations
+from tests.hub.links import contents
 from tests.protocols.sabc.clients import Speaker, value
 from tests.sessions import Site
 
@@ -107,7 +108,7 @@ def test_what_a_client_sends_becomes_a_message_of_the_hub() -> None:
     site.hub.queue("a")
     headers = ["content-type::image/png", "content-encoding::base64", "x::y", "X::z", "subscription::no"]
     client.ask("msg-id::1", "destination::queue/a", *headers, body="/w==")
-    [message] = site.hub.queue("a").contents()
+    [message] = contents(site.hub.queue("a"))
     assert (message.channel, message.body, message.content_type) == ("queue/a", b"\xff", "image/png")
     assert message.headers == (("x", "y"), ("X", "z"))
     assert message.origin == client.wire.client.number

@@ -424,7 +424,7 @@ class Sender:
             self.octets -= footprint(frame)
 
     def _forget(self, number: int) -> None:
-        del self._waiting[number]
+        self._ids.free(number)
         self._unpublish(number)
         self._released.pop(number, None)
         self._asked.pop(number, None)
