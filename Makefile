@@ -72,6 +72,7 @@ docs: $(BUILT) ## write the parts of the documentation that are made from the co
 	@$(BIN)/python -m tests.docs.configuration_tables
 	@POLYWIRE_PURE=1 $(BIN)/python -m tests.docs.public_names
 	@POLYWIRE_PURE=1 $(BIN)/python -m tests.docs.python_reference
+	@POLYWIRE_PURE=1 $(BIN)/python -m tests.docs.architecture
 	@$(BIN)/python -m tests.docs.command_reference
 	@$(BIN)/python -m tests.docs.conformance_tables
 

@@ -70,7 +70,9 @@ def test_each_page_lists_every_public_name(protocol: str) -> None:
     assert set(importlib.import_module(f"polywire.protocols.{protocol}").__all__) <= listed
 
 
-@pytest.mark.parametrize("pages", ["public_names", "python_reference", "command_reference", "conformance_tables"])
+@pytest.mark.parametrize(
+    "pages", ["architecture", "public_names", "python_reference", "command_reference", "conformance_tables"]
+)
 def test_what_is_made_from_the_code_is_up_to_date(pages: str) -> None:
     command = [sys.executable, "-m", f"tests.docs.{pages}", "--check"]
     environment = {**os.environ, "POLYWIRE_PURE": "1"}
