@@ -10,30 +10,73 @@ while the script does something else. A bus may be used by several threads. ``ti
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import inspect
 import ssl
+import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final, Generic, Self, TypeVar, cast
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from polywire.client import bus as asynchronous
 from polywire.client.adapter import Answer, Handler, Service
-from polywire.client.background import Thread
 from polywire.client.bus import CALL_TIME, Queue, Stream
-from polywire.client.dialing import DIAL_TIME
-from polywire.client.errors import Closed
+from polywire.client.errors import Closed, Timeout
 from polywire.client.inbox import LIMIT
 from polywire.client.message import Body, Demand, Header, Message, Request
 from polywire.client.receipt import Promise
 from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, OnDisconnect, OnReconnect
+from polywire.client.transport import DIAL_TIME
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 TOGETHER: Final = 1000
 """Messages of ``publish_all`` that are under way at once."""
+
+
+class Thread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="polywire", daemon=True)
+        self._thread.start()
+
+    def wait(self, what: str, coroutine: Coroutine[Any, Any, Result], seconds: float | None = None) -> Result:
+        """What the coroutine returns, once it does. It is cancelled after so many seconds, or with Ctrl-C."""
+        with self._lock:
+            if self._stopping or threading.current_thread() is self._thread:
+                coroutine.close()
+                raise Closed("the bus was closed")
+            # The clock runs over there, so that what is done just in time is not lost on its way here.
+            future = asyncio.run_coroutine_threadsafe(_limited(what, coroutine, seconds), self._loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            coroutine.close()  # it may not have begun
+            raise Closed("the bus was closed") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the loop and the thread."""
+        with self._lock:
+            # What was given to the loop before is begun before it stops, and cancelled then.
+            if not self._stopping:
+                self._stopping = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop().run_forever()
 
 
 class Messages(Generic[Item]):
@@ -329,3 +372,13 @@ def _in_a_thread(handler: Handler) -> Handler:
         return await asyncio.to_thread(cast("Callable[[Request], Answer]", handler), request)
 
     return handle
+
+
+async def _limited(what: str, coroutine: Coroutine[Any, Any, Result], seconds: float | None) -> Result:
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await coroutine
+    except TimeoutError as error:
+        if seconds is None or not limit.expired():
+            raise
+        raise Timeout(what, seconds) from error

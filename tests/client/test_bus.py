@@ -13,7 +13,7 @@ import pytest
 import polywire
 from polywire.client.bus import Stream
 from polywire.client.message import octets
-from polywire.client.opening import Opening
+from polywire.client.transport import Opening
 from polywire.protocols import fmqp, micromsg, mqtt, sabc, umq
 from polywire.registry import built_in, by_name
 from tests.client.loops import run, until

@@ -10,9 +10,9 @@ import polywire
 from polywire.client import inbox
 from polywire.client.bus import Stream
 from polywire.client.errors import ConnectionLost
-from polywire.client.opening import Opening
 from polywire.client.posting import ALONE, LARGE, TOGETHER, UNSTABLE, Suspicion
 from polywire.client.reconnect import Backoff
+from polywire.client.transport import Opening
 from polywire.protocols import fmqp, micromsg, mqtt, sabc, umq
 from tests.client.loops import run, until
 from tests.faults.proxy import Proxy

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from polywire.client.address import parse
-from polywire.client.dialing import dial
 from polywire.client.errors import ClientError, ConnectFailed, ConnectionLost
 from polywire.client.link import BATCH, Link
-from polywire.client.listening import listen
 from polywire.client.tls import TlsError, client_context, server_context
+from polywire.client.transport import dial, listen
 from tests.client.loops import run, until
 from tests.faults.proxy import proxied, random_cuts
 from tests.server.certificates import Authority

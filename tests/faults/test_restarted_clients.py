@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import polywire
-from polywire.client.opening import Opening
 from polywire.client.reconnect import Backoff
+from polywire.client.transport import Opening
 from polywire.registry import built_in
 from tests.client.loops import run, until
 from tests.hub_process import HubProcess, running_hub

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 import polywire
-from polywire.client.opening import Opening
+from polywire.client.transport import Opening
 from polywire.protocols.mqttrpc import ErrorData, Request, Response
 from polywire.protocols.sabc import Error
 from polywire.protocols.umq import CallException

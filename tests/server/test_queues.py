@@ -13,7 +13,7 @@ import pytest
 import polywire
 from polywire import journal, sync
 from polywire.client.bus import Queue
-from polywire.client.opening import Opening
+from polywire.client.transport import Opening
 from polywire.protocols import mqtt
 from tests.client.loops import run
 from tests.hub_process import HubProcess, running_hub

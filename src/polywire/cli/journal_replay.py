@@ -15,8 +15,8 @@ from polywire.cli.journal_options import Selection
 from polywire.cli.journal_rows import open_place, scan
 from polywire.cli.lifecycle import watched
 from polywire.cli.output import progress
+from polywire.client.adapter import can
 from polywire.client.bus import Bus, connect
-from polywire.client.features import can
 from polywire.errors import PolywireError
 from polywire.journal.replay import COLUMNS, KINDS, Header, Renaming, Replayed, ReplayError, replay
 

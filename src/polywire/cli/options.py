@@ -19,7 +19,7 @@ import typer
 
 if TYPE_CHECKING:
     from polywire.client.bus import Bus
-    from polywire.client.opening import Opening
+    from polywire.client.transport import Opening
 
 
 ConfigFile = Annotated[

@@ -10,14 +10,40 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 from polywire.client.address import Address
-from polywire.client.dialing import DIAL_TIME
-from polywire.client.features import unsupported
+from polywire.client.errors import Unsupported
 from polywire.client.message import Body, Demand, Header, JsonBody, Message, Request, octets
 from polywire.client.receipt import Receipt
 from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, OnDisconnect, OnReconnect
-from polywire.registry import by_name
+from polywire.client.transport import DIAL_TIME
+from polywire.registry import Feature, by_name, protocols
 
 Item_co = TypeVar("Item_co", covariant=True)
+
+
+def can(protocol: str, what: Feature) -> bool:
+    """Whether the protocol can do this."""
+    return what in by_name(protocol).can
+
+
+def unsupported(what: Feature, protocol: str, detail: str = "") -> Unsupported:
+    """The error for what a protocol can't do, with the protocols that can. ``detail`` follows the feature's name."""
+    return Unsupported(what + detail, protocol, tuple(each.name for each in protocols() if what in each.can))
+
+
+def require(what: Feature, protocol: str) -> None:
+    """Raise ``Unsupported`` where the protocol can't do this."""
+    if not can(protocol, what):
+        raise unsupported(what, protocol)
+
+
+def refuse_nack(protocol: str) -> Callable[[float, str], None]:
+    """What ``Message.nack`` does where the protocol can't reject messages: raise ``Unsupported``."""
+
+    def refuse(_delay: float, _reason: str) -> None:
+        raise unsupported("nack", protocol)
+
+    return refuse
+
 
 Answer = Body | Message
 Handler = Callable[[Request], Answer | Awaitable[Answer]]

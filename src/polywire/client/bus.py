@@ -16,16 +16,14 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Final, Generic, Self, TypeVar
 
 from polywire.client import adapter as adapters
-from polywire.client.adapter import PLAIN, Adapter, Handler, Options, Service, Settings, Source, answered
+from polywire.client.adapter import PLAIN, Adapter, Handler, Options, Service, Settings, Source, answered, can, require
 from polywire.client.address import Address, parse
-from polywire.client.dialing import DIAL_TIME
 from polywire.client.errors import CallFailed, PatternError, Timeout, TooLarge, Unsupported
-from polywire.client.features import can, require
 from polywire.client.inbox import LIMIT
 from polywire.client.message import Body, Demand, Header, JsonBody, Message, Request, octets
-from polywire.client.opening import Opening
 from polywire.client.receipt import Receipt
 from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, OnDisconnect, OnReconnect
+from polywire.client.transport import DIAL_TIME, Opening
 
 log = logging.getLogger("polywire.client")
 

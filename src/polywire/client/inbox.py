@@ -16,6 +16,7 @@ from polywire.client.errors import Closed, Overrun
 from polywire.client.link import Link
 
 Item = TypeVar("Item")
+Own = TypeVar("Own")
 
 LIMIT: Final = 1000
 """Messages an inbox holds before its connection is no longer read."""
@@ -252,3 +253,18 @@ class Inbox(Generic[Item]):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+class Reading(Generic[Own, Item]):
+    """A source for the bus: takes from an inbox, and gives what ``translate`` makes of it."""
+
+    def __init__(self, inbox: Inbox[Own], translate: Callable[[Own], Item]) -> None:
+        self._inbox = inbox
+        self._translate = translate
+
+    async def __anext__(self) -> Item:
+        return self._translate(await self._inbox.__anext__())
+
+    async def close(self) -> None:
+        """Want no more."""
+        self._inbox.close()

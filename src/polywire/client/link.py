@@ -2,7 +2,7 @@
 
 A ``Link`` collects what is written and passes it on once per turn of the event loop, so that a thousand small messages
 cost one call of the system. What it could not pass on when the connection ended is in ``leftover``: whole pieces, as
-they were written. ``client/dialing.py`` makes links, ``client/listening.py`` accepts them.
+they were written. ``client/transport.py`` makes and accepts links.
 """
 
 import asyncio

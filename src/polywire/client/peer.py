@@ -1,17 +1,68 @@
-"""What the peers of UMQ, sABC and MicroMsg2 have in common, whoever opened the connection: its beginning and its end.
+"""Peers of UMQ, sABC and MicroMsg2, whichever side opened the connection, and the server that accepts them.
 
-A peer is given the link that carries it, and lives as long as that. ``protocols/<p>/peer/`` has one each.
+A peer is given the link that carries it, and lives as long as that. ``protocols/<p>/peer.py`` has one each. A server
+without a hub accepts connections, and has a peer for each.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
 
+from polywire.client.address import Address
 from polywire.client.errors import ConnectionLost
 from polywire.client.inbox import Intake
-from polywire.client.link import Link
+from polywire.client.link import Link, Receiver
 from polywire.client.reconnect import Callbacks, OnDisconnect
+from polywire.client.transport import HANDSHAKE_TIME, Listener, Opening, listen
 from polywire.errors import PolywireError
+
+LOOKS: Final = 4
+"""How often it looks in the time it is given: a silence is noticed that much late at the most."""
+
+DRAIN_TIME: Final = 10.0
+"""Seconds that what is under way has when the server is closed."""
+
+CONNECTIONS: Final = 1000
+"""Connections a server has at once, unless told otherwise."""
+
+log = logging.getLogger("polywire.client")
+
+
+class Work:
+    """The handlers of one peer; ``due`` messages wait for the end of theirs."""
+
+    def __init__(self) -> None:
+        self.due = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+
+    def start(self, work: Coroutine[None, None, None]) -> None:
+        """Do something beside."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def done(self) -> None:
+        """One message less is due."""
+        self.due = max(0, self.due - 1)
+        if not self.due:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until nothing is due."""
+        while self.due:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def lost(self) -> None:
+        """The connection has ended: nobody waits for any of it."""
+        self.due = 0
+        self._idle.set()
+        for task in self._tasks:
+            task.cancel()
 
 
 class WayOut(Protocol):
@@ -110,3 +161,186 @@ class LivePeer:
     def _room(self) -> None:
         if self.on_room is not None:
             self.on_room()
+
+
+class Idling:
+    """Calls ``silent`` once, when ``link`` has been silent for ``seconds`` and nobody was ``busy`` meanwhile."""
+
+    def __init__(self, link: Link, seconds: float, busy: Callable[[], bool], silent: Callable[[], None]) -> None:
+        self._link = link
+        self._pause = seconds / LOOKS
+        self._busy = busy
+        self._silent = silent
+        self._seen = link.moved
+        self._quiet = 0
+        self._timer = asyncio.get_running_loop().call_later(self._pause, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        moved = self._link.moved
+        self._quiet = 0 if moved != self._seen or self._busy() else self._quiet + 1
+        self._seen = moved
+        if self._quiet == LOOKS:
+            self._silent()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(self._pause, self._look)
+
+
+class Served(Receiver, Protocol):
+    """A protocol's peer, as its server sees it."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether one side works on something that the other one waits for."""
+
+    def attach(self, link: Link) -> None:
+        """It is carried by this link."""
+
+    async def opened(self) -> None:
+        """Wait until it is let in. Raises where it is not."""
+
+    async def wait_ended(self) -> None:
+        """Wait for the end of the connection."""
+
+    async def drain(self) -> None:
+        """Take nothing new, and wait until what is under way is done."""
+
+    def goodbye(self) -> None:
+        """Last words, then close: the server goes away, or can't go on with it."""
+
+    def timed_out(self) -> None:
+        """The words for a handshake or a silence that took too long, then close."""
+
+
+P = TypeVar("P", bound=Served)
+Joined = Callable[[P], Awaitable[Any] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a server puts up with. Times are in seconds; without ``idle_time`` a client may be silent for ever."""
+
+    handshake_time: float = HANDSHAKE_TIME
+    idle_time: float | None = None
+    drain_time: float = DRAIN_TIME
+    connections: int = CONNECTIONS
+
+
+class Server(Generic[P]):
+    """A listening server. ``peers`` are those that were let in, ``refused`` counts those who found it full."""
+
+    def __init__(self, make: Callable[[], P], joined: Joined[P] | None, bounds: Bounds) -> None:
+        self.peers: set[P] = set()
+        self.refused = 0
+        self._make = make
+        self._joined = joined
+        self._bounds = bounds
+        self._full = False
+        self._listener: Listener | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._draining = False
+        self._closed = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        """Where it listens, with the port that was found; empty once it is closed."""
+        return "" if self._listener is None else str(self._listener.address)
+
+    async def start(self, address: Address, tls: ssl.SSLContext | None, subprotocol: str | None) -> None:
+        """Listen."""
+        self._listener = await listen(
+            address, self._accept, tls=tls, subprotocol=subprotocol, handshake_time=self._bounds.handshake_time
+        )
+
+    async def close(self) -> None:
+        """Let nobody in, let what is under way be done, say goodbye to all, and close."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        self._draining = True
+        try:
+            async with asyncio.timeout(self._bounds.drain_time):
+                await asyncio.gather(*[peer.drain() for peer in self.peers])
+        except TimeoutError:
+            log.warning("%s: something was still under way when it was closed", listener.address)
+        finally:
+            for peer in self.peers:
+                peer.goodbye()
+            await listener.close()
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            self._closed.set()
+
+    async def wait_closed(self) -> None:
+        """Wait until it was closed."""
+        await self._closed.wait()
+
+    def _accept(self, link: Link) -> Receiver:
+        peer = self._make()
+        peer.attach(link)
+        if self._draining or self._too_many():
+            link.abort()
+            return peer
+        task = asyncio.get_running_loop().create_task(self._attend(peer, link))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return peer
+
+    def _too_many(self) -> bool:
+        full = len(self._tasks) >= self._bounds.connections
+        if full:
+            self.refused += 1
+            if not self._full:  # once, however many come
+                log.warning("%s: %d connections are open, and no more are let in", self.url, len(self._tasks))
+        self._full = full
+        return full
+
+    async def _attend(self, peer: P, link: Link) -> None:
+        """From its handshake to its end."""
+        try:
+            async with asyncio.timeout(self._bounds.handshake_time):
+                await peer.opened()
+        except TimeoutError:
+            peer.timed_out()
+            return
+        except Exception:  # noqa: BLE001 - it was told why, or is gone
+            return
+        self.peers.add(peer)
+        idle_time = self._bounds.idle_time
+        idling = None if idle_time is None else Idling(link, idle_time, lambda: peer.busy, peer.timed_out)
+        try:
+            outcome = None if self._joined is None else self._joined(peer)
+            if outcome is not None:
+                await outcome
+            await peer.wait_ended()
+        except Exception:
+            log.exception("attending to a peer failed")
+            peer.goodbye()
+        finally:
+            if idling is not None:
+                idling.stop()
+            self.peers.discard(peer)
+
+
+def serving(
+    make: Callable[[], P],
+    address: Address,
+    *,
+    joined: Joined[P] | None = None,
+    tls: ssl.SSLContext | None = None,
+    subprotocol: str | None = None,
+    bounds: Bounds,
+) -> Opening[Server[P]]:
+    """A server at ``address`` with a new peer by ``make`` for each connection."""
+
+    async def opened() -> Server[P]:
+        server = Server(make, joined, bounds)
+        await server.start(address, tls, subprotocol)
+        return server
+
+    return Opening(opened)

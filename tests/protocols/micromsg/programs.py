@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from polywire.client.serving import Server
+from polywire.client.peer import Server
 from polywire.protocols.micromsg import Limits, Peer, connect, serve
 from polywire.protocols.micromsg.connection import DEFAULT_LIMITS
 from polywire.protocols.micromsg.peer import Handler, Login, Subscribed

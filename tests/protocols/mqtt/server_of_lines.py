@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable
 
 from polywire.client.address import parse
 from polywire.client.link import Link
-from polywire.client.listening import listen
 from polywire.client.reconnect import Backoff
+from polywire.client.transport import listen
 from polywire.protocols.mqtt import (
     Connack,
     Connect,

@@ -9,9 +9,9 @@ from websockets.asyncio.server import ServerConnection, serve
 from polywire.client.address import parse
 from polywire.client.errors import BufferFull, Closed, ConnectFailed, Refused, Timeout
 from polywire.client.link import Link
-from polywire.client.listening import listen
 from polywire.client.receipt import Promise
 from polywire.client.reconnect import Backoff
+from polywire.client.transport import listen
 from polywire.protocols.mqtt import (
     Client,
     Connack,

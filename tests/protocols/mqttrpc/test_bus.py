@@ -8,8 +8,8 @@ import pytest
 import polywire
 from polywire.client.errors import CallFailed, Timeout
 from polywire.client.message import Message, Request
-from polywire.client.opening import Opening
 from polywire.client.reconnect import Backoff
+from polywire.client.transport import Opening
 from polywire.demo import greenhouse_pb2
 from polywire.demo.greenhouse import IRRIGATION, Irrigation
 from polywire.protocols.mqttrpc import bus as rpc_bus

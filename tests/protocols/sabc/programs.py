@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from polywire.client.serving import Server
+from polywire.client.peer import Server
 from polywire.protocols.sabc import Limits, Peer, connect, serve
 from polywire.protocols.sabc.peer import DEFAULT_LIMITS, Handler, Login
 

@@ -3,14 +3,12 @@
 FMQP has no acknowledgements: a message that was sent counts as published, and one that arrived as taken.
 """
 
-from polywire.client.adapter import Adapter, Options, Settings, Source
+from polywire.client.adapter import Adapter, Options, Settings, Source, refuse_nack, require
 from polywire.client.address import Address
 from polywire.client.errors import Closed, Timeout
-from polywire.client.features import refuse_nack, require
-from polywire.client.inbox import Inbox
+from polywire.client.inbox import Inbox, Item, Own, Reading
 from polywire.client.message import NO_HEADERS, Demand, Message
 from polywire.client.receipt import Receipt
-from polywire.client.source import Item, Own, Reading
 from polywire.protocols.fmqp.client import ANSWER_TIME, Client
 from polywire.protocols.fmqp.client import Demand as FmqpDemand
 from polywire.protocols.fmqp.frames import Publication

@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from typing import Final, Self, cast
 
 from polywire.client.address import Address, parse
-from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import Closed, ConnectFailed, ConnectionLost, Timeout
 from polywire.client.inbox import LIMIT, Inbox, Intake
 from polywire.client.link import CLOSE_TIME, Link
 from polywire.client.message import Body, octets
-from polywire.client.opening import Opening
 from polywire.client.receipt import SENT, Promise, Receipt
 from polywire.client.reconnect import BACKOFF, BUFFER, Backlog, Backoff, Entry, Keeper, OnDisconnect, OnReconnect
+from polywire.client.transport import DIAL_TIME, Opening, dial
 from polywire.protocols.fmqp.connection import Connection
 from polywire.protocols.fmqp.frames import (
     CACHE,

@@ -10,16 +10,13 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from polywire.client.adapter import Handler, Options, Settings, Source
+from polywire.client.adapter import Handler, Options, Settings, Source, unsupported
 from polywire.client.address import Address
-from polywire.client.connection import PeerConnection, Publication
 from polywire.client.errors import Refused
-from polywire.client.features import unsupported
 from polywire.client.message import Header, Message, delivery_count
-from polywire.client.over_peers import QUEUE, PeerAdapter
+from polywire.client.peer_adapter import QUEUE, PeerAdapter, PeerConnection, Publication, Stream
 from polywire.client.posting import Done
 from polywire.client.receipt import Promise
-from polywire.client.renewed import Stream
 from polywire.protocols.micromsg.client import IDENTITY, WINDOW, open_peer, terms_of
 from polywire.protocols.micromsg.errors import SHUTTING_DOWN
 from polywire.protocols.micromsg.filters import TOPIC_PREFIX

@@ -14,12 +14,10 @@ import ssl
 from collections.abc import Iterable, Mapping, Sequence
 
 from polywire.client.address import PORTS, Address, parse
-from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import ConnectFailed
-from polywire.client.listening import HANDSHAKE_TIME
-from polywire.client.opening import Opening
+from polywire.client.peer import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
 from polywire.client.reconnect import OnDisconnect
-from polywire.client.serving import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
+from polywire.client.transport import DIAL_TIME, HANDSHAKE_TIME, Opening, dial
 from polywire.protocols.micromsg.connection import DEFAULT_LIMITS, Limits, Terms
 from polywire.protocols.micromsg.peer import NO_PROPERTIES, Handler, Login, Peer, Subscribed
 from polywire.protocols.micromsg.text import BATCH_ACK, KNOWN, PUB_SUB, X_AUTH, NamedExtension, Value, batch_ack

@@ -17,8 +17,7 @@ from polywire.client.errors import ClientError, Closed, ConnectionLost, Refused,
 from polywire.client.inbox import LIMIT, Inbox, Intake
 from polywire.client.link import Link
 from polywire.client.message import Body, octets
-from polywire.client.peer import LivePeer
-from polywire.client.work import Work
+from polywire.client.peer import LivePeer, Work
 from polywire.protocols.micromsg.connection import (
     DEFAULT_LIMITS,
     Agreement,

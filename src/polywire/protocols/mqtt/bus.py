@@ -7,12 +7,11 @@ ends, and acknowledgements must be in order, so a job that takes long would hold
 import asyncio
 from typing import Protocol
 
-from polywire.client.adapter import Adapter, Handler, Options, Service, Settings, Source
+from polywire.client.adapter import Adapter, Handler, Options, Service, Settings, Source, refuse_nack, require
 from polywire.client.address import Address
-from polywire.client.features import refuse_nack, require
+from polywire.client.inbox import Reading
 from polywire.client.message import NO_HEADERS, Message
 from polywire.client.receipt import Receipt
-from polywire.client.source import Reading
 from polywire.protocols.mqtt.client import Client
 from polywire.protocols.mqtt.frames import Publish
 from polywire.protocols.mqtt.peer import Consuming

@@ -16,14 +16,13 @@ import ssl
 from typing import Final
 
 from polywire.client.address import Address, parse
-from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import Closed, ConnectFailed, ConnectionLost, Refused
 from polywire.client.inbox import LIMIT
 from polywire.client.link import CLOSE_TIME, Link
 from polywire.client.message import Body, octets
-from polywire.client.opening import Opening
 from polywire.client.receipt import Receipt
 from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, Keeper, OnDisconnect, OnReconnect
+from polywire.client.transport import DIAL_TIME, Opening, dial
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.frames import ACCEPTED, MAX_PACKET, SERVER_UNAVAILABLE, Connect, Will, encode
 from polywire.protocols.mqtt.peer import WINDOW, Consuming, Listening, Peer, Subscriptions

@@ -9,9 +9,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from polywire.client.adapter import Handler, answered
+from polywire.client.adapter import Handler, answered, require
 from polywire.client.errors import CallFailed, Timeout, call_failed
-from polywire.client.features import require
 from polywire.client.message import Message, Request
 from polywire.protocols.mqtt.client import Client
 from polywire.protocols.mqttrpc.connection import MAX_CALLS, UnaryMethods

@@ -29,7 +29,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from polywire.client.opening import Opening
+from polywire.client.transport import Opening
 from polywire.protocols.mqtt import client as mqtt
 from polywire.protocols.mqttrpc.connection import MAX_CALLS
 from polywire.protocols.mqttrpc.errors import BAD_REQUEST, RpcError, retry_at

@@ -12,12 +12,11 @@ from typing import Final, Self
 
 from polywire.client.adapter import Handler, Options, Settings, answered
 from polywire.client.address import Address
-from polywire.client.connection import PeerConnection, Publication
 from polywire.client.errors import CallFailed, ConnectionLost, Refused, call_failed
 from polywire.client.inbox import LIMIT, Inbox
 from polywire.client.message import Body, JsonBody, Message, Request, delivery_count
 from polywire.client.message import Header as HeaderValue
-from polywire.client.over_peers import PeerAdapter
+from polywire.client.peer_adapter import PeerAdapter, PeerConnection, Publication
 from polywire.client.posting import Done
 from polywire.protocols.sabc.client import open_peer
 from polywire.protocols.sabc.errors import DRAINING, NOT_FOUND

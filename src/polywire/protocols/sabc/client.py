@@ -13,12 +13,10 @@ import asyncio
 import ssl
 
 from polywire.client.address import PORTS, Address, parse
-from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import ConnectFailed
-from polywire.client.listening import HANDSHAKE_TIME
-from polywire.client.opening import Opening
+from polywire.client.peer import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
 from polywire.client.reconnect import OnDisconnect
-from polywire.client.serving import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
+from polywire.client.transport import DIAL_TIME, HANDSHAKE_TIME, Opening, dial
 from polywire.protocols.sabc.headers import Header
 from polywire.protocols.sabc.peer import DEFAULT_LIMITS, Handler, Limits, Login, Peer
 from polywire.wire.frame import Role

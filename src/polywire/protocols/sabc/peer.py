@@ -20,8 +20,7 @@ from polywire.client.errors import ClientError, Closed, ConnectionLost, Refused,
 from polywire.client.inbox import Intake
 from polywire.client.link import Link
 from polywire.client.message import Body, octets
-from polywire.client.peer import LivePeer
-from polywire.client.work import Work
+from polywire.client.peer import LivePeer, Work
 from polywire.protocols.sabc.connection import Connection, State
 from polywire.protocols.sabc.decoder import MAX_HEAD, MAX_HEADERS, MAX_MESSAGE, MAX_UNFINISHED
 from polywire.protocols.sabc.errors import DRAINING, LIMIT, MEANINGS, NOT_FOUND, UNAUTHORIZED, RemoteProtocolError

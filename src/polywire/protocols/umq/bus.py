@@ -6,13 +6,11 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from polywire.client.adapter import Handler, Options, Settings, answered
+from polywire.client.adapter import Handler, Options, Settings, answered, refuse_nack
 from polywire.client.address import Address
-from polywire.client.connection import PeerConnection, Publication
 from polywire.client.errors import AttachmentFailed, CallFailed, Refused, call_failed
-from polywire.client.features import refuse_nack
 from polywire.client.message import NO_HEADERS, Header, Message, Request, delivery_count
-from polywire.client.over_peers import QUEUE, PeerAdapter
+from polywire.client.peer_adapter import QUEUE, PeerAdapter, PeerConnection, Publication
 from polywire.client.posting import Done
 from polywire.protocols.umq.client import HubRequest, HubSubscription, RemoteHub, credentials, open_peer, publishing
 from polywire.protocols.umq.errors import FatalCode, RpcException, read_failure, write_failure

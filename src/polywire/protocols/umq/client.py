@@ -18,15 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from polywire.client.address import PORTS, Address, parse
-from polywire.client.dialing import DIAL_TIME, dial
 from polywire.client.errors import AttachmentFailed, ConnectFailed
 from polywire.client.inbox import LIMIT
-from polywire.client.listening import HANDSHAKE_TIME
 from polywire.client.message import Body as Content
 from polywire.client.message import JsonBody, octets
-from polywire.client.opening import Opening
+from polywire.client.peer import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
 from polywire.client.reconnect import OnDisconnect
-from polywire.client.serving import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
+from polywire.client.transport import DIAL_TIME, HANDSHAKE_TIME, Opening, dial
 from polywire.protocols.umq.connection import Attribute
 from polywire.protocols.umq.errors import FatalCode, RpcException, write_failure
 from polywire.protocols.umq.frames import Attachment, AttachmentError

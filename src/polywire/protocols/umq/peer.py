@@ -17,8 +17,7 @@ from typing import Any, Self
 from polywire.client.errors import AttachmentFailed, Closed, ConnectionLost, Refused, Timeout
 from polywire.client.inbox import LIMIT, Inbox, Intake
 from polywire.client.link import Link
-from polywire.client.peer import LivePeer
-from polywire.client.work import Work
+from polywire.client.peer import LivePeer, Work
 from polywire.protocols.umq.base36 import write
 from polywire.protocols.umq.connection import MAX_CALLBACKS, MAX_TOPICS, Attribute, Connection, State
 from polywire.protocols.umq.errors import (

@@ -5,20 +5,20 @@ again.
 """
 
 import asyncio
+import collections
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from polywire.client.adapter import Adapter, Handler, Options, Settings, Source
 from polywire.client.address import Address
-from polywire.client.connection import Connection, Publication
-from polywire.client.errors import Closed, ConnectionLost, Refused, Timeout
+from polywire.client.errors import Closed, ConnectionLost, Overrun, Refused, Timeout
 from polywire.client.message import Message
+from polywire.client.peer import LivePeer
 from polywire.client.posting import Done, Posting
 from polywire.client.receipt import Promise, Receipt
 from polywire.client.reconnect import Keeper
-from polywire.client.renewed import Renewed
 
 QUEUE: Final = "queue/"
 CLOSE_TIME: Final = 10.0
@@ -26,7 +26,159 @@ CLOSE_TIME: Final = 10.0
 
 log = logging.getLogger("polywire.client")
 
+Item_co = TypeVar("Item_co", covariant=True)
+Item = TypeVar("Item")
 Result = TypeVar("Result")
+P = TypeVar("P", bound=LivePeer)
+
+
+class Stream(Protocol[Item_co]):
+    """What one connection gives."""
+
+    async def __anext__(self) -> Item_co:
+        """The next one. ``ConnectionLost`` at the end of the connection, behind all that has come."""
+
+    async def leave(self) -> None:
+        """Want no more."""
+
+
+class Renewed(Generic[Item]):
+    """A source for the bus, fed by one stream after another. ``closed`` is called when it is closed."""
+
+    def __init__(self, closed: "Callable[[Renewed[Item]], None]") -> None:
+        self._closed = closed
+        self._streams: collections.deque[Stream[Item]] = collections.deque()
+        self._over = False
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def renew(self, stream: Stream[Item]) -> None:
+        """There is a new connection; what has come on the last one is read first."""
+        self._streams.append(stream)
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """There will be no further connection."""
+        self._error = error
+        self._wake()
+
+    async def __anext__(self) -> Item:
+        while True:
+            if self._over:
+                raise StopAsyncIteration
+            if not self._streams:
+                if self._error is not None:
+                    if type(self._error) is Closed and self._error.__cause__ is None:
+                        raise StopAsyncIteration  # its own program closed the client
+                    raise self._error
+                await self._changed()
+                continue
+            stream = self._streams[0]
+            try:
+                return await stream.__anext__()
+            except Overrun:
+                self._closed(self)  # it has ended, and is not to be renewed
+                raise
+            except ConnectionLost:
+                if self._streams and self._streams[0] is stream:
+                    self._streams.popleft()
+
+    async def close(self) -> None:
+        """Want no more."""
+        if self._over:
+            return
+        self._over = True
+        self._closed(self)
+        self._wake()
+        streams, self._streams = self._streams, collections.deque()
+        await asyncio.gather(*[_left(stream.leave()) for stream in streams])
+
+    async def _changed(self) -> None:
+        if self._waiter is not None:
+            raise RuntimeError("two tasks wait for the next message of one subscription; give each its own")
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+async def _left(leaving: Awaitable[None]) -> None:
+    with contextlib.suppress(ConnectionLost, Closed):  # which is one way to leave
+        await leaving
+
+
+class Publication:
+    """What is to be published: where, and what."""
+
+    __slots__ = ("body", "channel", "options")
+
+    def __init__(self, channel: str, body: bytes, options: Options) -> None:
+        self.channel = channel
+        self.body = body
+        self.options = options
+
+
+class Connection(Protocol):
+    """One connection of a protocol, in the bus's words. What the peer refuses raises ``Refused`` or ``CallFailed``."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+
+    @property
+    def promise(self) -> Promise:
+        """What it is worth when a message is done."""
+
+    def room(self) -> bool:
+        """Whether it takes another message now."""
+
+    def send(self, publication: Publication, done: Done) -> None:
+        """Publish."""
+
+    async def listen(self, pattern: str, limit: int) -> Stream[Message]:
+        """Subscribe, or take from ``queue/<name>``."""
+
+    async def offer(self, service: str, handler: Handler) -> None:
+        """Offer a service."""
+
+    async def withdraw(self, service: str) -> None:
+        """Offer it no more."""
+
+    async def call(self, service: str, method: str, body: bytes, options: Options, seconds: float) -> Message:
+        """Call a service."""
+
+    async def ping(self) -> None:
+        """There and back."""
+
+    async def close(self) -> None:
+        """End it."""
+
+
+class PeerConnection(Generic[P]):
+    """What such a connection is, whatever it speaks: the peer at this end of it."""
+
+    promise = Promise.ACKNOWLEDGED
+
+    def __init__(self, peer: P) -> None:
+        self._peer = peer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return self._peer.is_open
+
+    def room(self) -> bool:
+        """Whether it takes another message now."""
+        return self._peer.has_room
+
+    async def close(self) -> None:
+        """End it."""
+        await self._peer.close()
 
 
 C = TypeVar("C", bound=Connection)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from polywire.client.errors import ClientError, Closed
-from polywire.client.opening import Opening
 from polywire.client.tls import server_context
+from polywire.client.transport import Opening
 from polywire.protocols import micromsg, sabc, umq
 from tests.client.loops import run, until
 from tests.server.certificates import Authority

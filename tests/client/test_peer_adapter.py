@@ -9,8 +9,8 @@ import pytest
 import polywire
 from polywire.client.errors import BufferFull, CallFailed, Refused, Timeout
 from polywire.client.message import Header, Request
-from polywire.client.opening import Opening
 from polywire.client.reconnect import Backoff
+from polywire.client.transport import Opening
 from tests.client.loops import run, until
 from tests.faults.proxy import Proxy
 from tests.hub_process import HubProcess, running_hub
