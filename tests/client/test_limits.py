@@ -10,7 +10,6 @@ import polywire
 from polywire.client import inbox
 from polywire.client.bus import Stream
 from polywire.client.errors import ConnectionLost
-from polywire.client.posting import ALONE, LARGE, TOGETHER, UNSTABLE, Suspicion
 from polywire.client.reconnect import Backoff
 from polywire.client.transport import Opening
 from polywire.protocols import fmqp, micromsg, mqtt, sabc, umq
@@ -119,33 +118,6 @@ def test_a_known_limit_refuses_before_anything_is_sent(hub: HubProcess, protocol
             await bus.publish("a", "x" * 10)
 
     run(main)
-
-
-def test_a_culprit_is_found_by_how_often_it_was_alone() -> None:
-    suspicion: Suspicion[str] = Suspicion()
-    assert [suspicion.ended([("small", 5)], 0.0) for _ in range(ALONE)] == [None] * (ALONE - 1) + ["small"]
-    suspicion.forget("small")
-    assert [suspicion.ended([("large", LARGE)], 0.0) for _ in range(2)] == [None, "large"]
-    assert suspicion.ended([("old", LARGE)], 3600.0) is None
-    assert not suspicion.suspect("old")
-
-
-def test_among_others_a_large_message_is_suspected_first() -> None:
-    suspicion: Suspicion[str] = Suspicion()
-    assert suspicion.ended([("a", 1), ("large", LARGE), ("b", 1)], 0.0) is None
-    assert [suspicion.suspect(each) for each in ("a", "large", "b", "c")] == [False, True, False, False]
-    for _ in range(TOGETHER - 1):
-        assert suspicion.ended([("a", 1), ("b", 1)], 0.0) is None
-    assert suspicion.suspect("a")
-
-
-def test_where_connections_end_for_other_reasons_it_takes_more() -> None:
-    suspicion: Suspicion[str] = Suspicion()
-    for number in range(10):
-        assert suspicion.ended([(str(number), 1)], 0.0) is None
-        suspicion.forget(str(number), acknowledged=True)
-    endings = [suspicion.ended([("large", LARGE)], 0.0) for _ in range(2 + UNSTABLE)]
-    assert endings == [None] * (1 + UNSTABLE) + ["large"]
 
 
 @pytest.mark.parametrize("protocol", OVER)

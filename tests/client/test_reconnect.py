@@ -3,9 +3,8 @@ import logging
 
 import pytest
 
-from polywire.client.errors import BufferFull, Closed, ConnectFailed, Refused
-from polywire.client.receipt import Promise
-from polywire.client.reconnect import Backlog, Backoff, Entry, Keeper
+from polywire.client.errors import Closed, ConnectFailed, Refused
+from polywire.client.reconnect import Backoff, Keeper
 from tests.client.loops import run, until
 
 QUICK = Backoff(first=0.001, most=0.002)
@@ -18,56 +17,6 @@ def test_pauses_grow_to_the_longest_and_are_never_the_same_for_all() -> None:
         assert all(longest / 10 <= pause <= longest for pause in pauses)
         assert len(pauses) > 1
     assert backoff.pause(10_000) <= 8.0
-
-
-def test_what_waits_goes_out_in_order_as_far_as_there_is_room() -> None:
-    backlog = Backlog(1000)
-    receipts = [backlog.add(number, 1) for number in range(5)]
-    sent: list[object] = []
-
-    def send(entry: Entry) -> bool:
-        if len(sent) == 3:
-            return False
-        sent.append(entry.what)
-        assert entry.receipt is not None
-        entry.receipt.keep(Promise.SENT)
-        return True
-
-    backlog.drain(send)
-    assert sent == [0, 1, 2]
-    assert [receipt.done for receipt in receipts] == [True, True, True, False, False]
-    assert len(backlog) == 2
-    backlog.put_back([b"first", b"second"])
-    rest: list[object] = []
-
-    def send_all(entry: Entry) -> bool:
-        rest.append(entry.what)
-        return True
-
-    backlog.drain(send_all)
-    assert rest == [b"first", b"second", 3, 4]
-    assert backlog.octets == 0
-
-
-def test_a_backlog_is_bounded_but_takes_one_message_of_any_size() -> None:
-    backlog = Backlog(1000)
-    backlog.add("large", 5000)
-    with pytest.raises(BufferFull) as caught:
-        backlog.add("another", 1)
-    assert (caught.value.limit, caught.value.sent) == (1000, False)
-
-
-def test_what_never_goes_out_fails() -> None:
-    async def main() -> None:
-        backlog = Backlog(1000)
-        receipt = backlog.add("a", 1)
-        backlog.put_back([b"b"])
-        backlog.fail(Closed("gone", sent=False))
-        assert (len(backlog), backlog.octets) == (0, 0)
-        with pytest.raises(Closed, match="gone; it was not sent"):
-            await receipt
-
-    run(main)
 
 
 class Peer:

@@ -12,8 +12,9 @@ from typing import Final, Protocol, TypeVar
 from polywire.client.address import Address
 from polywire.client.errors import Unsupported
 from polywire.client.message import Body, Demand, Header, JsonBody, Message, Request, octets
+from polywire.client.outgoing import BUFFER
 from polywire.client.receipt import Receipt
-from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, OnDisconnect, OnReconnect
+from polywire.client.reconnect import BACKOFF, Backoff, OnDisconnect, OnReconnect
 from polywire.client.transport import DIAL_TIME
 from polywire.registry import Feature, by_name, protocols
 

@@ -15,9 +15,9 @@ from polywire.client.adapter import Adapter, Handler, Options, Settings, Source
 from polywire.client.address import Address
 from polywire.client.errors import Closed, ConnectionLost, Overrun, Refused, Timeout
 from polywire.client.message import Message
+from polywire.client.outgoing import Entry, Outgoing
 from polywire.client.peer import LivePeer
-from polywire.client.posting import Done, Posting
-from polywire.client.receipt import Promise, Receipt
+from polywire.client.receipt import Receipt
 from polywire.client.reconnect import Keeper
 
 QUEUE: Final = "queue/"
@@ -130,14 +130,10 @@ class Connection(Protocol):
     def is_open(self) -> bool:
         """Whether it has not ended."""
 
-    @property
-    def promise(self) -> Promise:
-        """What it is worth when a message is done."""
-
-    def room(self) -> bool:
+    def room(self, publication: Publication, /) -> bool:
         """Whether it takes another message now."""
 
-    def send(self, publication: Publication, done: Done) -> None:
+    def send(self, entry: Entry[Publication], /) -> None:
         """Publish."""
 
     async def listen(self, pattern: str, limit: int) -> Stream[Message]:
@@ -162,8 +158,6 @@ class Connection(Protocol):
 class PeerConnection(Generic[P]):
     """What such a connection is, whatever it speaks: the peer at this end of it."""
 
-    promise = Promise.ACKNOWLEDGED
-
     def __init__(self, peer: P) -> None:
         self._peer = peer
 
@@ -172,7 +166,7 @@ class PeerConnection(Generic[P]):
         """Whether it has not ended."""
         return self._peer.is_open
 
-    def room(self) -> bool:
+    def room(self, _publication: Publication, /) -> bool:
         """Whether it takes another message now."""
         return self._peer.has_room
 
@@ -223,9 +217,7 @@ class PeerAdapter(Adapter, Generic[C]):
         self._connection: C | None = None
         self._sources: list[_Source] = []
         self._services: dict[str, Handler] = {}
-        self._posting: Posting[Publication] = Posting(
-            self._send, self._room, limit=settings.buffer, window=window, promise=self._promise
-        )
+        self._outgoing: Outgoing[Publication] = Outgoing(settings.buffer, window=window)
         self._keeper = Keeper(
             str(address),
             self._open,
@@ -247,7 +239,7 @@ class PeerAdapter(Adapter, Generic[C]):
     def publish(self, channel: str, body: bytes, options: Options) -> Receipt:
         """Publish to a topic."""
         size = len(body)
-        return self._posting.post(Publication(channel, body, options), len(channel) + size, size=size, channel=channel)
+        return self._outgoing.post(Publication(channel, body, options), len(channel) + size, channel=channel, size=size)
 
     def put(self, queue: str, body: bytes, options: Options) -> Receipt:
         """Put into a queue."""
@@ -302,10 +294,10 @@ class PeerAdapter(Adapter, Generic[C]):
 
     async def close(self) -> None:
         """Wait for what was published, within reason, and end the connection."""
-        if self._keeper.closed is None and len(self._posting):
+        if self._keeper.closed is None and not self._outgoing.idle:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_TIME):
-                    await self._posting.settled()
+                    await self._outgoing.settled()
         await self._keeper.close()
         closed = self._keeper.closed or Closed("the client was closed")
         connection, self._connection = self._connection, None
@@ -320,13 +312,13 @@ class PeerAdapter(Adapter, Generic[C]):
 
     def lost(self, error: ConnectionLost) -> None:
         """The connection has ended."""
-        self._posting.pause(error if self._keeper.closed is None else None)
+        self._outgoing.pause(error if self._keeper.closed is None else None)
         self._connection = None
         self._keeper.lost(error)
 
     def moved(self) -> None:
         """It takes more again."""
-        self._posting.pump()
+        self._outgoing.pump()
 
     async def _open(self) -> None:
         connection = await self._dial(self)
@@ -340,18 +332,8 @@ class PeerAdapter(Adapter, Generic[C]):
             await connection.close()
             raise
         self._connection = connection
-        self._posting.begin()
-
-    def _send(self, publication: Publication, done: Done) -> None:
-        if self._connection is None:
-            raise ConnectionLost("there is no connection", sent=False)
-        self._connection.send(publication, done)
-
-    def _room(self) -> bool:
-        return self._connection is not None and self._connection.room()
-
-    def _promise(self) -> Promise:
-        return Promise.ACKNOWLEDGED if self._connection is None else self._connection.promise
+        self._outgoing.begin(connection)
+        self._outgoing.pump()
 
     async def _connected(self) -> C:
         while True:
@@ -378,7 +360,7 @@ class PeerAdapter(Adapter, Generic[C]):
         self._end(closed)
 
     def _end(self, closed: Closed) -> None:
-        self._posting.fail(closed)
+        self._outgoing.fail(closed)
         for source in self._sources:
             source.fail(closed)
 

@@ -1,31 +1,22 @@
-"""Staying connected: how long to wait before trying again, what waits meanwhile, and who does the trying.
+"""Staying connected: how long to wait before trying again, and who does the trying.
 
-A client gives a ``Keeper`` the coroutine that opens its connection and makes everything as it was (login,
-subscriptions, what is unacknowledged), and tells it when the connection is lost. What is published meanwhile waits in
-a ``Backlog``, within its bound, each with its receipt.
+A client gives a ``Keeper`` the coroutine that opens its connection and restores everything (login, subscriptions, what
+is unacknowledged), and notifies it when the connection is lost. What is published meanwhile waits in ``outgoing``.
 """
 
 import asyncio
-import collections
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from polywire.client.errors import BufferFull, Closed, ConnectionLost, Refused
-from polywire.client.receipt import Receipt
+from polywire.client.errors import Closed, ConnectionLost, Refused
 from polywire.errors import PolywireError
-
-BUFFER: Final = 8 * 1024 * 1024
-"""Octets that may wait to be sent, unless told otherwise."""
 
 STABLE: Final = 10.0
 """Seconds a connection must have lasted for the next pause to be a short one again."""
-
-OVERHEAD: Final = 64
-"""Octets a waiting message counts beside its own."""
 
 log = logging.getLogger("polywire.client")
 
@@ -90,74 +81,6 @@ class Backoff:
 
 BACKOFF: Final = Backoff()
 """How to come back, unless told otherwise."""
-
-
-class Entry:
-    """Something that waits to be sent."""
-
-    __slots__ = ("octets", "receipt", "what", "withdrawn")
-
-    def __init__(self, what: object, octets: int, receipt: Receipt | None) -> None:
-        self.what = what
-        self.octets = octets
-        self.receipt = receipt
-        self.withdrawn = False
-
-
-class Backlog:
-    """What waits for a connection, or for room on it, in order. ``limit`` bounds its octets."""
-
-    def __init__(self, limit: int = BUFFER) -> None:
-        self._limit = limit
-        self._entries: collections.deque[Entry] = collections.deque()
-        self.octets = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def add(self, what: object, octets: int, channel: str = "") -> Receipt:
-        """Keep one more, or raise ``BufferFull``. Cancelling whoever awaits its receipt takes it out again."""
-        if self.octets + octets > self._limit and self._entries:
-            raise BufferFull(self.octets, self._limit)
-        receipt = Receipt(channel=channel)
-        entry = Entry(what, octets + OVERHEAD, receipt)
-        receipt.withdraw = lambda: self._withdraw(entry)
-        self._entries.append(entry)
-        self.octets += entry.octets
-        return receipt
-
-    def put_back(self, pieces: Iterable[bytes]) -> None:
-        """Pieces that were given to a connection and did not get out go first, whatever the bound."""
-        for piece in reversed(list(pieces)):
-            entry = Entry(piece, len(piece) + OVERHEAD, None)
-            self._entries.appendleft(entry)
-            self.octets += entry.octets
-
-    def drain(self, send: Callable[[Entry], bool]) -> None:
-        """Give out what waits, in order, as long as ``send`` takes it."""
-        while self._entries:
-            entry = self._entries[0]
-            if not entry.withdrawn:
-                if not send(entry):
-                    return
-                self.octets -= entry.octets
-            # Sending may have changed what is first only by an error, which ends this anyway.
-            self._entries.popleft()
-
-    def fail(self, error: Exception) -> None:
-        """Nothing of it will be sent."""
-        entries, self._entries = self._entries, collections.deque()
-        self.octets = 0
-        for entry in entries:
-            if entry.receipt is not None and not entry.withdrawn:
-                entry.receipt.fail(error)
-
-    def _withdraw(self, entry: Entry) -> bool:
-        if not entry.withdrawn:
-            entry.withdrawn = True
-            self.octets -= entry.octets
-            entry.what = None
-        return False
 
 
 class Keeper:

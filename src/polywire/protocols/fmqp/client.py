@@ -22,8 +22,9 @@ from polywire.client.errors import Closed, ConnectFailed, ConnectionLost, Timeou
 from polywire.client.inbox import LIMIT, Inbox, Intake
 from polywire.client.link import CLOSE_TIME, Link
 from polywire.client.message import Body, octets
-from polywire.client.receipt import SENT, Promise, Receipt
-from polywire.client.reconnect import BACKOFF, BUFFER, Backlog, Backoff, Entry, Keeper, OnDisconnect, OnReconnect
+from polywire.client.outgoing import BUFFER, LinkCarrier, Outgoing
+from polywire.client.receipt import SENT, Receipt
+from polywire.client.reconnect import BACKOFF, Backoff, Keeper, OnDisconnect, OnReconnect
 from polywire.client.transport import DIAL_TIME, Opening, dial
 from polywire.protocols.fmqp.connection import Connection
 from polywire.protocols.fmqp.frames import (
@@ -256,9 +257,8 @@ class Client:
         self._keeper = Keeper(
             str(address), self._open, backoff, self._gave_up, on_disconnect=on_disconnect, on_reconnect=on_reconnect
         )
-        self._backlog = Backlog(buffer)
+        self._outgoing: Outgoing[bytes] = Outgoing(buffer)
         self._link: Link | None = None
-        self._direct: Link | None = None  # the link while nothing waits to be sent first
         self._connection = Connection(Role.CLIENT, max_body=max_body)
         self._intake = Intake(lambda: len(self._round_trips) > 0)
         self._round_trips = RoundTrips(self._write, self._intake.decide)
@@ -292,11 +292,13 @@ class Client:
         is sent, and for room if the connection is slow. Raises ``BufferFull`` if too much is waiting already.
         """
         data = publication(topic, octets(body), CACHE if cache else 0)
-        link = self._direct
-        if link is not None and not link.full:
+        link = self._link
+        if link is not None and not link.full and self._outgoing.clear:
             link.write(data)
             return SENT
-        return self._later(data, topic)
+        if self._keeper.closed is not None:
+            raise self._keeper.closed.about(sent=False)
+        return self._outgoing.post(data, len(data), channel=topic)
 
     def clear(self, topic: str) -> Receipt:
         """Remove the cached message of a topic from the broker."""
@@ -366,7 +368,7 @@ class Client:
             if link is not None and self._keeper.closed is None:
                 with contextlib.suppress(TimeoutError, ConnectionLost):
                     async with asyncio.timeout(CLOSE_TIME):
-                        while self._backlog and link.is_open:
+                        while not self._outgoing.idle and link.is_open:
                             await link.room()
                             await asyncio.sleep(0)
         finally:
@@ -376,8 +378,8 @@ class Client:
         try:
             await self._keeper.close()
         finally:
-            link, self._link, self._direct = self._link, None, None
-            self._backlog.fail(Closed("the client was closed", sent=False))
+            link, self._link = self._link, None
+            self._outgoing.fail(Closed("the client was closed"))
             self._table.end(self._keeper.closed)
             self._round_trips.lost()
             self._intake.attach(None)
@@ -390,10 +392,11 @@ class Client:
 
     def lost(self, error: Exception | None, /) -> None:
         """Called by the link: the connection has ended."""
-        link, self._link, self._direct = self._link, None, None
+        link, self._link = self._link, None
         self._intake.attach(None)
+        self._outgoing.pause()
         if link is not None:
-            self._backlog.put_back(link.leftover)
+            self._outgoing.put_back((piece, len(piece)) for piece in link.leftover)
         self._round_trips.lost()
         self._keeper.lost(error)
 
@@ -415,8 +418,9 @@ class Client:
         for subscription in self._table.subscriptions():
             link.write(encode(subscription))
         self._intake.attach(link)
-        link.on_room = self._drain
-        self._drain()
+        self._outgoing.begin(LinkCarrier(link))
+        link.on_room = self._outgoing.pump
+        self._outgoing.pump()
 
     async def _check_broker(self) -> None:
         """A proxy that accepts connections while its broker is down must not be given what has waited."""
@@ -428,7 +432,7 @@ class Client:
                 self._answers = False
 
     def _gave_up(self, error: Closed) -> None:
-        self._backlog.fail(error.about(sent=False))
+        self._outgoing.fail(error)
         self._table.end(error)
 
     def _must_be_open(self) -> None:
@@ -442,29 +446,6 @@ class Client:
         """Send what is sent again over every new connection, so it need not wait for one."""
         if self._link is not None:
             self._link.write(data)
-
-    def _later(self, data: bytes, topic: str) -> Receipt:
-        if self._keeper.closed is not None:
-            raise self._keeper.closed.about(sent=False)
-        self._direct = None
-        return self._backlog.add(data, len(data), topic)
-
-    def _drain(self) -> None:
-        """There is room: send what has waited; after that, ``publish`` writes directly."""
-        if self._link is not None:
-            self._backlog.drain(self._send_entry)
-            if not self._backlog:
-                self._direct = self._link
-
-    def _send_entry(self, entry: Entry) -> bool:
-        link = self._link
-        if link is None or link.full:
-            return False
-        assert isinstance(entry.what, bytes)  # noqa: S101 - nothing else is put in
-        link.write(entry.what)
-        if entry.receipt is not None:
-            entry.receipt.keep(Promise.SENT)
-        return True
 
 
 def connect(

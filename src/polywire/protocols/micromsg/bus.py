@@ -8,14 +8,15 @@ its own.
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from polywire.client.adapter import Handler, Options, Settings, Source, unsupported
 from polywire.client.address import Address
 from polywire.client.errors import Refused
 from polywire.client.message import Header, Message, delivery_count
+from polywire.client.outgoing import Entry
 from polywire.client.peer_adapter import QUEUE, PeerAdapter, PeerConnection, Publication, Stream
-from polywire.client.posting import Done
 from polywire.client.receipt import Promise
 from polywire.protocols.micromsg.client import IDENTITY, WINDOW, open_peer, terms_of
 from polywire.protocols.micromsg.errors import SHUTTING_DOWN
@@ -55,16 +56,16 @@ class MicromsgConnection(PeerConnection[Peer]):
         agreement = peer.agreement
         self._typed = agreement is not None and agreement.has(DOTNET)
         acknowledged = agreement is not None and agreement.window > 0
-        self.promise = Promise.ACKNOWLEDGED if acknowledged else Promise.SENT
+        self._promise = Promise.ACKNOWLEDGED if acknowledged else Promise.SENT
 
-    def room(self) -> bool:
+    def room(self, _publication: Publication, /) -> bool:
         """Whether it takes another message now."""
         outflow = self._peer.outflow
         return outflow.is_open and outflow.link is not None and not outflow.link.full
 
-    def send(self, publication: Publication, done: Done) -> None:
+    def send(self, entry: Entry[Publication], /) -> None:
         """Publish."""
-        options = publication.options
+        publication, options = entry.what, entry.what.options
         type_name = ""
         properties: dict[str, Value] = {}
         for key, value in (options.headers or {}).items():
@@ -75,9 +76,13 @@ class MicromsgConnection(PeerConnection[Peer]):
         if options.content_type is not None:
             properties[CONTENT_TYPE] = options.content_type
         text = write_properties(properties) if properties else ""
-        self._peer.put(
-            destination(publication.channel), publication.body, text, type_name, lambda error: done(_problem(error))
-        )
+        self._peer.put(destination(publication.channel), publication.body, text, type_name, partial(self._put, entry))
+
+    def _put(self, entry: Entry[Publication], error: Exception | None) -> None:
+        if error is None:
+            entry.settle(self._promise)
+        else:
+            entry.settle(_refused(error) if isinstance(error, Failure) else error)
 
     async def listen(self, pattern: str, limit: int) -> Stream[Message]:
         """Subscribe, or take from a queue."""
@@ -194,10 +199,6 @@ def _message(found: Received) -> Message:
 
 def _cannot_reject(_delay: float, _reason: str) -> None:
     raise unsupported("nack", "micromsg", f", with a server that does not know {X_NACK},")
-
-
-def _problem(error: Exception | None) -> Exception | None:
-    return _refused(error) if isinstance(error, Failure) else error
 
 
 def _refused(error: Failure) -> Refused:

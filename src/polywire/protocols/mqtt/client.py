@@ -20,8 +20,9 @@ from polywire.client.errors import Closed, ConnectFailed, ConnectionLost, Refuse
 from polywire.client.inbox import LIMIT
 from polywire.client.link import CLOSE_TIME, Link
 from polywire.client.message import Body, octets
+from polywire.client.outgoing import BUFFER
 from polywire.client.receipt import Receipt
-from polywire.client.reconnect import BACKOFF, BUFFER, Backoff, Keeper, OnDisconnect, OnReconnect
+from polywire.client.reconnect import BACKOFF, Backoff, Keeper, OnDisconnect, OnReconnect
 from polywire.client.transport import DIAL_TIME, Opening, dial
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.frames import ACCEPTED, MAX_PACKET, SERVER_UNAVAILABLE, Connect, Will, encode
@@ -108,7 +109,7 @@ class Client:
         data = octets(payload, "payload")
         if self._keeper.closed is not None:
             raise self._keeper.closed.about(sent=False)
-        receipt = self._peer.publications.publish(topic, data, qos, retain)
+        receipt = self._peer.publications.publish(topic, data, qos, retain=retain)
         if qos and self._peer.intake.strained:
             self._peer.intake.decide()
         return receipt

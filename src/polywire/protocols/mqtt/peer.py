@@ -8,15 +8,13 @@ import asyncio
 import collections
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
 from typing import Final, Self, TypeVar, cast
 
 from polywire.client.errors import Closed, ConnectionLost, Refused, Timeout
 from polywire.client.inbox import Inbox, Intake
 from polywire.client.link import Link
-from polywire.client.posting import Suspicion, closed_each_time
+from polywire.client.outgoing import Entry, Outgoing
 from polywire.client.receipt import SENT, Promise, Receipt
-from polywire.client.reconnect import Backlog, Entry
 from polywire.protocols.mqtt.connection import Connection, Receiver, Sender
 from polywire.protocols.mqtt.frames import (
     ACCEPTED,
@@ -411,41 +409,29 @@ class Publications:
         self._sender: Final = sender
         self._send: Final = send
         self._window: Final = window
-        self._backlog: Final = Backlog(buffer)
-        self._receipts: dict[int, Receipt] = {}
+        self._outgoing: Final[Outgoing[Publish | bytes]] = Outgoing(buffer, window=window, first=window)
+        self._entries: Final[dict[int, Entry[Publish | bytes]]] = {}  # by packet id, from sending to the last answer
+        self._exact: Final[set[int]] = set()  # ids of QoS 2
         self._link: Link | None = None
-        self._direct: Link | None = None  # the link while nothing waits to be sent before what is published now
-        self._drained: Receipt | None = None
-        self._exact: set[int] = set()  # ids of QoS 2
-        # Unacknowledged at the end of a connection, and to be sent again; with its id in a session that is kept.
-        self._again: collections.deque[tuple[Publish, Receipt]] = collections.deque()
-        self._suspicion: Suspicion[Receipt] = Suspicion()
-        self._alone: Receipt | None = None  # nothing else is sent until it is acknowledged
-        self._last_sent = 0.0
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits, neither to be sent nor to be acknowledged."""
-        return not self._backlog and not self._receipts and not self._again
+        return self._outgoing.idle
 
-    def publish(self, topic: str, payload: bytes, qos: int, retain: bool) -> Receipt:
+    def publish(self, topic: str, payload: bytes, qos: int, *, retain: bool) -> Receipt:
         """Send a message now, or keep it."""
-        link = self._direct
-        if qos == 0:
-            data = publication(topic, 0, retain, 0, payload)
-            if link is not None and not link.full:
-                link.write(data)
-                return SENT
-            self._direct = None
-            return self._backlog.add(data, len(data), topic)
-        check_publication(topic, payload)
-        frame = Publish(topic, payload, qos, retain)
-        if link is not None and not link.full and self._may_begin(qos):
-            receipt = Receipt(channel=topic)
-            self._begin(link, frame, receipt)
-            return receipt
-        self._direct = None
-        return self._backlog.add(frame, len(topic) + len(payload), topic)
+        if qos:
+            check_publication(topic, payload)
+            size = len(payload)
+            frame = Publish(topic, payload, qos, retain)
+            return self._outgoing.post(frame, len(topic) + size, channel=topic, size=size)
+        data = publication(topic, 0, retain, 0, payload)
+        link = self._link
+        if link is not None and not link.full and self._outgoing.clear:
+            link.write(data)
+            return SENT
+        return self._outgoing.post(data, len(data), channel=topic)
 
     def attach(self, link: Link, *, resumed: bool) -> None:
         """There is a connection; ``go_on`` starts. ``resumed``: the server still knows what was unacknowledged."""
@@ -456,25 +442,22 @@ class Publications:
                     self._send(frame)
         else:
             self._begin_again()
-        self._send_again(link)
-        link.on_room = self.go_on
+        self._outgoing.begin(self)
+        self._outgoing.pump(again=True)
+        link.on_room = self._outgoing.pump
 
     def detach(self, leftover: list[bytes]) -> None:
         """The connection has ended. Of what it left over, only messages with QoS 0 are not kept elsewhere."""
-        self._link = self._direct = self._alone = None
-        self._backlog.put_back([piece for piece in leftover if piece[0] & 0xF6 == 0x30])
-        unfinished = [
-            (frame, self._receipts.pop(frame.packet_id))
-            for frame in self._sender.resume()
-            if isinstance(frame, Publish) and frame.packet_id in self._receipts
-        ]  # of the others the server has the message, and only the end of the flow is missing
-        sizes = [(receipt, len(frame.payload)) for frame, receipt in unfinished]
-        found = self._suspicion.ended(sizes, monotonic() - self._last_sent)
-        for frame, receipt in unfinished:
-            if receipt is found:
-                self._give_up(frame, receipt)
-        again = [(frame, receipt) for frame, receipt in unfinished if receipt is not found]
-        self._again.extendleft(reversed(again))
+        self._link = None
+        self._outgoing.put_back((piece, len(piece)) for piece in leftover if piece[0] & 0xF6 == 0x30)
+        for frame in self._sender.resume():
+            if isinstance(frame, Publish) and frame.packet_id in self._entries:
+                self._entries.pop(frame.packet_id).what = frame  # with its id and the flag of a duplicate
+        # Of what is left in ``_entries`` the server has the message, and only the end of the flow is missing.
+        culprit = self._outgoing.pause(ConnectionLost("the connection ended"))
+        if culprit is not None and isinstance(culprit.what, Publish) and culprit.what.packet_id is not None:
+            self._sender.recall(culprit.what.packet_id)
+            self._exact.discard(culprit.what.packet_id)
 
     def acknowledged(self, frame: Puback | Pubrec | Pubcomp) -> None:
         """The server has acknowledged something."""
@@ -482,111 +465,66 @@ class Publications:
         if reply is not None:
             self._send(reply)
         if isinstance(frame, Pubrec):
+            if frame.packet_id in self._entries:
+                self._outgoing.accepted(self._entries[frame.packet_id])
             return
         self._exact.discard(frame.packet_id)
-        receipt = self._receipts.pop(frame.packet_id, None)
-        if receipt is not None:
-            receipt.keep(Promise.ACKNOWLEDGED)
-            self._suspicion.forget(receipt, acknowledged=True)
-            if receipt is self._alone:
-                self._alone = None
-            if self._direct is None:
-                self.go_on()
-            elif self._drained is not None:
-                self._look_at_drained()
+        entry = self._entries.pop(frame.packet_id, None)
+        if entry is not None:
+            self._outgoing.settle(entry, Promise.ACKNOWLEDGED)
 
     def go_on(self) -> None:
         """There is room: send what has waited, and then let new messages go straight to the link."""
-        if self._link is not None and self._send_again(self._link):
-            self._backlog.drain(self._send_entry)
-            if not self._backlog:
-                self._direct = self._link
-                self._look_at_drained()
+        self._outgoing.pump()
 
-    def drained(self) -> Receipt:
-        """A receipt that is kept once nothing waits, neither to be sent nor to be acknowledged."""
-        self._drained = Receipt()
-        self._look_at_drained()
-        return self._drained
+    async def drained(self) -> None:
+        """Wait until nothing waits, neither to be sent nor to be acknowledged."""
+        await self._outgoing.settled()
 
     def fail(self, error: Closed) -> None:
         """Nothing more will be sent or acknowledged."""
-        receipts, self._receipts = self._receipts, {}
-        again, self._again = self._again, collections.deque()
-        for receipt in (*receipts.values(), *[receipt for _, receipt in again]):
-            receipt.fail(error.about(sent=True))
-        if self._drained is not None:
-            self._drained.fail(error)
-        self._backlog.fail(error.about(sent=False))
+        self._entries.clear()
+        self._outgoing.fail(error)
 
-    def _look_at_drained(self) -> None:
-        if self._drained is not None and self.idle:
-            self._drained.keep(Promise.ACKNOWLEDGED)
-
-    def _may_begin(self, qos: int) -> bool:
-        return len(self._receipts) < self._window and (qos == 1 or len(self._exact) < EXACT_WINDOW)
-
-    def _begin(self, link: Link, frame: Publish, receipt: Receipt) -> None:
-        number = self._sender.begin(frame)
-        receipt.withdraw = None  # what has been sent can't be taken back
-        self._receipts[number] = receipt
-        self._last_sent = monotonic()
-        if frame.qos == 2:
-            self._exact.add(number)
-        link.write(publication(frame.topic, frame.qos, frame.retain, number, frame.payload))
-
-    def _send_entry(self, entry: Entry) -> bool:
-        link = self._link
-        if link is None or link.full:
+    def room(self, what: Publish | bytes, /) -> bool:
+        """Whether the connection takes this message now."""
+        if self._link is None or self._link.full:
             return False
-        if isinstance(entry.what, bytes):
-            link.write(entry.what)
-            if entry.receipt is not None:
-                entry.receipt.keep(Promise.SENT)
+        if isinstance(what, bytes) or what.packet_id is not None:
             return True
-        assert isinstance(entry.what, Publish)  # noqa: S101 - nothing else is put in
-        if not self._may_begin(entry.what.qos):
-            return False
-        self._begin(link, entry.what, entry.receipt or Receipt())
-        return True
+        return len(self._entries) < self._window and (what.qos == 1 or len(self._exact) < EXACT_WINDOW)
+
+    def send(self, entry: Entry[Publish | bytes], /) -> None:
+        """Send a message, with the packet id that it had on an earlier connection."""
+        assert self._link is not None  # noqa: S101 - there is room on it
+        frame = entry.what
+        if isinstance(frame, bytes):
+            self._link.write(frame)
+            entry.settle(Promise.SENT)
+            return
+        entry.receipt.withdraw = None  # what has been sent can't be taken back
+        number = frame.packet_id
+        if number is not None:
+            self._send(frame)
+        else:
+            number = self._sender.begin(frame)
+            if frame.qos == 2:
+                self._exact.add(number)
+            self._link.write(publication(frame.topic, frame.qos, frame.retain, number, frame.payload))
+        self._entries[number] = entry
 
     def _begin_again(self) -> None:
         """The server knows nothing of what was unacknowledged: to it, these are new messages (MQTT-146)."""
-        receipts, self._receipts = self._receipts, {}
-        for receipt in receipts.values():
+        for entry in self._entries.values():
             # It had the message, as its PUBREC shows; only the end of the flow is missing.
-            receipt.keep(Promise.ACKNOWLEDGED)
+            entry.settle(Promise.ACKNOWLEDGED)
+        self._entries.clear()
         self._exact.clear()
         self._sender.reset()
-        self._again = collections.deque(
-            [(Publish(old.topic, old.payload, old.qos, old.retain), receipt) for old, receipt in self._again]
-        )
-
-    def _send_again(self, link: Link) -> bool:
-        """Send what was unacknowledged, suspects alone. Whether all of it is sent, and other messages may follow."""
-        while self._again and self._alone is None:
-            frame, receipt = self._again[0]
-            suspect = self._suspicion.suspect(receipt)
-            if suspect and self._receipts:
-                return False
-            self._again.popleft()
-            if suspect:
-                self._alone = receipt
-            if frame.packet_id is None:
-                self._begin(link, frame, receipt)
-            else:
-                self._receipts[frame.packet_id] = receipt
-                self._last_sent = monotonic()
-                self._send(frame)
-        return self._alone is None
-
-    def _give_up(self, frame: Publish, receipt: Receipt) -> None:
-        """Never send it again."""
-        self._suspicion.forget(receipt)
-        if frame.packet_id is not None:
-            self._sender.recall(frame.packet_id)
-            self._exact.discard(frame.packet_id)
-        receipt.fail(closed_each_time(len(frame.payload)))
+        for entry in self._outgoing:
+            old = entry.what
+            if isinstance(old, Publish) and old.packet_id is not None:
+                entry.what = Publish(old.topic, old.payload, old.qos, old.retain)
 
 
 class KeepAlive:

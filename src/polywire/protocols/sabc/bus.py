@@ -8,6 +8,7 @@ import asyncio
 import datetime as dt
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final, Self
 
 from polywire.client.adapter import Handler, Options, Settings, answered
@@ -16,8 +17,9 @@ from polywire.client.errors import CallFailed, ConnectionLost, Refused, call_fai
 from polywire.client.inbox import LIMIT, Inbox
 from polywire.client.message import Body, JsonBody, Message, Request, delivery_count
 from polywire.client.message import Header as HeaderValue
+from polywire.client.outgoing import Entry
 from polywire.client.peer_adapter import PeerAdapter, PeerConnection, Publication
-from polywire.client.posting import Done
+from polywire.client.receipt import Promise
 from polywire.protocols.sabc.client import open_peer
 from polywire.protocols.sabc.errors import DRAINING, NOT_FOUND
 from polywire.protocols.sabc.frames import CALL, PUBLISH, SERVE, SUBSCRIBE, UNSERVE, UNSUBSCRIBE, Whole
@@ -330,11 +332,11 @@ class SabcConnection(PeerConnection[Peer]):
         super().__init__(peer)
         self._hub = RemoteHub(peer)
 
-    def send(self, publication: Publication, done: Done) -> None:
+    def send(self, entry: Entry[Publication], /) -> None:
         """Publish."""
-        options = publication.options
+        publication, options = entry.what, entry.what.options
         headers = publishing(publication.channel, _headers(options.headers), options.content_type)
-        self._peer.tell(publication.body, headers).add_done_callback(lambda told: _told(told, done))
+        self._peer.tell(publication.body, headers).add_done_callback(partial(_told, entry))
 
     async def listen(self, pattern: str, limit: int) -> HubSubscription:
         """Subscribe, or consume from a queue."""
@@ -418,13 +420,15 @@ def _text(value: HeaderValue) -> str:
     return str(value)
 
 
-def _told(answer: "asyncio.Future[Whole]", done: Done) -> None:
+def _told(entry: Entry[Publication], answer: "asyncio.Future[Whole]") -> None:
     error = None if answer.cancelled() else answer.exception()
-    if isinstance(error, Failure):
+    if error is None:
+        entry.settle(Promise.ACKNOWLEDGED)
+    elif isinstance(error, Failure):
         if error.code != DRAINING:  # the session is about to end, and it is sent again on the next one
-            done(_refused(error))
-    elif error is None or isinstance(error, Exception):
-        done(error)
+            entry.settle(_refused(error))
+    elif isinstance(error, Exception):
+        entry.settle(error)
 
 
 def _refused(error: Failure) -> Refused:

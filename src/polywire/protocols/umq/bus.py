@@ -4,14 +4,16 @@ import asyncio
 import datetime as dt
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from polywire.client.adapter import Handler, Options, Settings, answered, refuse_nack
 from polywire.client.address import Address
 from polywire.client.errors import AttachmentFailed, CallFailed, Refused, call_failed
 from polywire.client.message import NO_HEADERS, Header, Message, Request, delivery_count
+from polywire.client.outgoing import Entry
 from polywire.client.peer_adapter import QUEUE, PeerAdapter, PeerConnection, Publication
-from polywire.client.posting import Done
+from polywire.client.receipt import Promise
 from polywire.protocols.umq.client import HubRequest, HubSubscription, RemoteHub, credentials, open_peer, publishing
 from polywire.protocols.umq.errors import FatalCode, RpcException, read_failure, write_failure
 from polywire.protocols.umq.peer import TEMPORARY, Peer, Received
@@ -62,9 +64,9 @@ class UmqConnection(PeerConnection[Peer]):
         super().__init__(peer)
         self._hub = RemoteHub(peer)
 
-    def send(self, publication: Publication, done: Done) -> None:
+    def send(self, entry: Entry[Publication], /) -> None:
         """Publish."""
-        options = publication.options
+        publication, options = entry.what, entry.what.options
         payload = publishing(
             publication.channel,
             publication.body,
@@ -72,7 +74,7 @@ class UmqConnection(PeerConnection[Peer]):
             options.content_type,
             retain=options.retain,
         )
-        self._peer.tell(payload.text, payload.attachments).add_done_callback(lambda told: _told(told, done))
+        self._peer.tell(payload.text, payload.attachments).add_done_callback(partial(_told, entry))
 
     async def listen(self, pattern: str, limit: int) -> UmqStream:
         """Subscribe, or take from a queue."""
@@ -150,13 +152,15 @@ def _headers(headers: Mapping[str, Header] | None) -> Mapping[str, str | int | f
     return {key: value.isoformat() if isinstance(value, dt.datetime) else value for key, value in headers.items()}
 
 
-def _told(answer: "asyncio.Future[Received]", done: Done) -> None:
+def _told(entry: Entry[Publication], answer: "asyncio.Future[Received]") -> None:
     error = None if answer.cancelled() else answer.exception()
-    if isinstance(error, RpcException):
+    if error is None:
+        entry.settle(Promise.ACKNOWLEDGED)
+    elif isinstance(error, RpcException):
         if error.code != FatalCode.SHUTTING_DOWN:  # the connection is about to end, and it is sent again on the next
-            done(_refused(error))
-    elif error is None or isinstance(error, Exception):
-        done(error)
+            entry.settle(_refused(error))
+    elif isinstance(error, Exception):
+        entry.settle(error)
 
 
 def _refused(error: RpcException) -> Refused:
