@@ -16,6 +16,7 @@ from polywire.errors import LocalProtocolError, PolywireError, ProtocolError, Re
 from polywire.lazy import exports
 
 if TYPE_CHECKING:
+    from polywire.backoff import Backoff
     from polywire.client.bus import Bus, connect
     from polywire.client.errors import (
         AddressError,
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
     )
     from polywire.client.message import Demand, JsonBody, Message, Request, json
     from polywire.client.receipt import Promise, Receipt
-    from polywire.client.reconnect import Backoff
     from polywire.client.tls import client_context
     from polywire.pipeline.spark import spark_session
 else:
     __getattr__, __dir__ = exports(
         __name__,
         {
+            "backoff": "Backoff",
             "client.bus": "Bus connect",
             "client.errors": (
                 "AddressError BufferFull CallFailed ClientError Closed ConnectFailed ConnectionLost Overrun "
@@ -48,7 +49,6 @@ else:
             ),
             "client.message": "Demand JsonBody Message Request json",
             "client.receipt": "Promise Receipt",
-            "client.reconnect": "Backoff",
             "client.tls": "client_context",
             "pipeline.spark": "spark_session",
         },

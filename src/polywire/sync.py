@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
+from polywire.backoff import BACKOFF, Backoff
 from polywire.client import bus as asynchronous
 from polywire.client.adapter import Answer, Handler, Service
 from polywire.client.bus import CALL_TIME, Queue, Stream
@@ -28,7 +29,7 @@ from polywire.client.inbox import LIMIT
 from polywire.client.message import Body, Demand, Header, Message, Request
 from polywire.client.outgoing import BUFFER
 from polywire.client.receipt import Promise
-from polywire.client.reconnect import BACKOFF, Backoff, OnDisconnect, OnReconnect
+from polywire.client.reconnect import OnDisconnect, OnReconnect
 from polywire.client.transport import DIAL_TIME
 
 Result = TypeVar("Result")

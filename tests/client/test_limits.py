@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 import polywire
+from polywire.backoff import Backoff
 from polywire.client import inbox
 from polywire.client.bus import Stream
 from polywire.client.errors import ConnectionLost
-from polywire.client.reconnect import Backoff
 from polywire.client.transport import Opening
 from polywire.protocols import fmqp, micromsg, mqtt, sabc, umq
 from tests.client.loops import run, until

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 import polywire
+from polywire.backoff import Backoff
 from polywire.client.errors import BufferFull, CallFailed, Refused, Timeout
 from polywire.client.message import Header, Request
-from polywire.client.reconnect import Backoff
 from polywire.client.transport import Opening
 from tests.client.loops import run, until
 from tests.faults.proxy import Proxy

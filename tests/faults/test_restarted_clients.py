@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import polywire
-from polywire.client.reconnect import Backoff
+from polywire.backoff import Backoff
 from polywire.client.transport import Opening
 from polywire.registry import built_in
 from tests.client.loops import run, until

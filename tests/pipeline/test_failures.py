@@ -2,7 +2,7 @@ import pytest
 
 from polywire.journal.storage import JournalAwayError
 from polywire.pipeline.errors import DataLossError
-from polywire.pipeline.runner import LONGEST_PAUSE, QueryFailedError, failure_of, pause_before
+from polywire.pipeline.runner import QueryFailedError, failure_of
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,6 @@ def test_what_may_pass_is_told_from_what_will_not(words: str) -> None:
 )
 def test_what_will_be_the_same_next_time_does_not_pass(error: object) -> None:
     assert not failure_of(error).passing
-
-
-def test_pauses_grow_up_to_the_longest() -> None:
-    assert [pause_before(attempt, 1.0) for attempt in (1, 2, 3, 4)] == [1.0, 2.0, 4.0, 8.0]
-    assert pause_before(6, 1.0) == pause_before(10_000, 1.0) == LONGEST_PAUSE
 
 
 def test_an_error_says_how_often_it_was_tried() -> None:

@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
+from polywire.backoff import BACKOFF, Backoff
 from polywire.client.address import Address
 from polywire.client.errors import Unsupported
 from polywire.client.message import Body, Demand, Header, JsonBody, Message, Request, octets
 from polywire.client.outgoing import BUFFER
 from polywire.client.receipt import Receipt
-from polywire.client.reconnect import BACKOFF, Backoff, OnDisconnect, OnReconnect
+from polywire.client.reconnect import OnDisconnect, OnReconnect
 from polywire.client.transport import DIAL_TIME
 from polywire.registry import Feature, by_name, protocols
 

@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Final, Generic, Self, TypeVar
 
+from polywire.backoff import BACKOFF, Backoff
 from polywire.client import adapter as adapters
 from polywire.client.adapter import PLAIN, Adapter, Handler, Options, Service, Settings, Source, answered, can, require
 from polywire.client.address import Address, parse
@@ -23,7 +24,7 @@ from polywire.client.inbox import LIMIT
 from polywire.client.message import Body, Demand, Header, JsonBody, Message, Request, octets
 from polywire.client.outgoing import BUFFER
 from polywire.client.receipt import Receipt
-from polywire.client.reconnect import BACKOFF, Backoff, OnDisconnect, OnReconnect
+from polywire.client.reconnect import OnDisconnect, OnReconnect
 from polywire.client.transport import DIAL_TIME, Opening
 
 log = logging.getLogger("polywire.client")

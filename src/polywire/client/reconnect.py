@@ -7,11 +7,10 @@ is unacknowledged), and notifies it when the connection is lost. What is publish
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
+from polywire.backoff import Backoff
 from polywire.client.errors import Closed, ConnectionLost, Refused
 from polywire.errors import PolywireError
 
@@ -59,28 +58,6 @@ class Callbacks:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a callback failed", exc_info=task.exception())
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """How long to wait before each attempt: a random part of a time that doubles, from ``first`` to ``most`` seconds.
-
-    ``give_up`` is for how many seconds to try in all, None for ever.
-    """
-
-    first: float = 0.2
-    most: float = 10.0
-    give_up: float | None = None
-
-    def pause(self, attempt: int) -> float:
-        """Seconds before the attempt of this number, counted from 0."""
-        longest = min(self.most, self.first * 2.0 ** min(attempt, 32))
-        # Clients that lost the same hub at the same moment must not come back at the same moment.
-        return random.uniform(longest / 10, longest)  # noqa: S311 - no secret
-
-
-BACKOFF: Final = Backoff()
-"""How to come back, unless told otherwise."""
 
 
 class Keeper:

@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from polywire.backoff import Backoff
 from polywire.pipeline.errors import PipelineError
 from polywire.pipeline.jobs import Group, Job, arrange, closure, trigger_interval
 from polywire.pipeline.lake import Lake
@@ -73,11 +74,6 @@ class Failure:
 def failure_of(error: Any) -> Failure:
     """What an error means."""
     return Failure(reason_of(error), any(re.search(words, str(error)) for words in PASSING))
-
-
-def pause_before(attempt: int, first: float) -> float:
-    """Seconds to wait before a try, the first one being number 1: twice as long each time."""
-    return min(first * 2.0 ** min(attempt - 1, 16), LONGEST_PAUSE)
 
 
 def told(write: Callable[[DataFrame, int], None], failures: list[Failure]) -> Callable[[DataFrame, int], None]:
@@ -202,7 +198,7 @@ class Runner:
     def __init__(self, spark: SparkSession, job: Job, *, pause: float = FIRST_PAUSE) -> None:
         self._spark = spark
         self._job = job
-        self._pause = pause
+        self._backoff = Backoff(pause, LONGEST_PAUSE)
         self._notes = Notes(job.lake)
         self._lake = Lake(job.lake, job.tables)
         self._queries: list[Running] = []
@@ -312,10 +308,10 @@ class Runner:
         if not failure.passing or running.tries >= self._job.retries:
             raise QueryFailedError(name, failure.reason, running.tries) from None
         running.tries += 1
-        pause = pause_before(running.tries, self._pause)
+        pause = self._backoff.pause(running.tries - 1)
         running.due = time.monotonic() + pause
         log.warning(
-            "the query %r failed: %s; it is started again in %g s (try %d of %d)",
+            "the query %r failed: %s; it is started again in %.1f s (try %d of %d)",
             name,
             failure.reason,
             pause,
@@ -329,7 +325,7 @@ class Runner:
                 with contextlib.suppress(PySparkException):  # told by ``_mind``
                     running.query.awaitTermination(POLL)
                 return
-        time.sleep(min(POLL, self._pause))  # all are to be started again
+        time.sleep(min(POLL, self._backoff.first))  # all are to be started again
 
     def _end(self) -> None:
         for running in self._queries:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from polywire.backoff import Backoff
 from polywire.client.address import parse
 from polywire.client.errors import BufferFull, Closed, ConnectFailed, ConnectionLost, Timeout
 from polywire.client.link import Link
 from polywire.client.outgoing import BUFFER
 from polywire.client.receipt import Promise
-from polywire.client.reconnect import Backoff
 from polywire.client.tls import client_context
 from polywire.client.transport import listen
 from polywire.protocols.fmqp import Decoder, Demand, LocalProtocolError, Publication, Subscription, Unsubscription

@@ -3,9 +3,9 @@
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from polywire.backoff import Backoff
 from polywire.client.address import parse
 from polywire.client.link import Link
-from polywire.client.reconnect import Backoff
 from polywire.client.transport import listen
 from polywire.protocols.mqtt import (
     Connack,

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
+from polywire.backoff import Backoff
 from polywire.client.address import parse
 from polywire.client.errors import BufferFull, Closed, ConnectFailed, Refused, Timeout
 from polywire.client.link import Link
 from polywire.client.receipt import Promise
-from polywire.client.reconnect import Backoff
 from polywire.client.transport import listen
 from polywire.protocols.mqtt import (
     Client,

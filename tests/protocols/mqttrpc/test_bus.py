@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 import polywire
+from polywire.backoff import Backoff
 from polywire.client.errors import CallFailed, Timeout
 from polywire.client.message import Message, Request
-from polywire.client.reconnect import Backoff
 from polywire.client.transport import Opening
 from polywire.demo import greenhouse_pb2
 from polywire.demo.greenhouse import IRRIGATION, Irrigation

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import polywire
-from polywire.client.reconnect import Backoff
+from polywire.backoff import Backoff
 from polywire.protocols.mqttrpc import client as rpc
 from polywire.protocols.mqttrpc.server import Server, serve
 from tests.client.loops import run, until

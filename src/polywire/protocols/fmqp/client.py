@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self, cast
 
+from polywire.backoff import BACKOFF, Backoff
 from polywire.client.address import Address, parse
 from polywire.client.errors import Closed, ConnectFailed, ConnectionLost, Timeout
 from polywire.client.inbox import LIMIT, Inbox, Intake
@@ -24,7 +25,7 @@ from polywire.client.link import CLOSE_TIME, Link
 from polywire.client.message import Body, octets
 from polywire.client.outgoing import BUFFER, LinkCarrier, Outgoing
 from polywire.client.receipt import SENT, Receipt
-from polywire.client.reconnect import BACKOFF, Backoff, Keeper, OnDisconnect, OnReconnect
+from polywire.client.reconnect import Keeper, OnDisconnect, OnReconnect
 from polywire.client.transport import DIAL_TIME, Opening, dial
 from polywire.protocols.fmqp.connection import Connection
 from polywire.protocols.fmqp.frames import (

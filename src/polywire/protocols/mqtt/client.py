@@ -15,6 +15,7 @@ import secrets
 import ssl
 from typing import Final
 
+from polywire.backoff import BACKOFF, Backoff
 from polywire.client.address import Address, parse
 from polywire.client.errors import Closed, ConnectFailed, ConnectionLost, Refused
 from polywire.client.inbox import LIMIT
@@ -22,7 +23,7 @@ from polywire.client.link import CLOSE_TIME, Link
 from polywire.client.message import Body, octets
 from polywire.client.outgoing import BUFFER
 from polywire.client.receipt import Receipt
-from polywire.client.reconnect import BACKOFF, Backoff, Keeper, OnDisconnect, OnReconnect
+from polywire.client.reconnect import Keeper, OnDisconnect, OnReconnect
 from polywire.client.transport import DIAL_TIME, Opening, dial
 from polywire.protocols.mqtt.errors import LocalProtocolError
 from polywire.protocols.mqtt.frames import ACCEPTED, MAX_PACKET, SERVER_UNAVAILABLE, Connect, Will, encode
