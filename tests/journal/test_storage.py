@@ -161,12 +161,3 @@ def test_a_file_is_read_anywhere_in_blocks(pages: Pages, log: Log, monkeypatch: 
 def test_a_file_that_is_gone_is_said_so(pages: Pages) -> None:
     with pytest.raises(FileNotFoundError):
         RemoteFile(JournalServer(pages.url), f"{999:020}.arrow").read(1)
-
-
-def test_a_connection_that_was_closed_meanwhile_is_made_anew(pages: Pages) -> None:
-    server = JournalServer(pages.url)
-    before = server.files()
-    (connection,) = server._idle
-    assert connection.sock is not None
-    connection.sock.shutdown(2)
-    assert server.files() == before

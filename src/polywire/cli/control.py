@@ -1,6 +1,5 @@
 """``polywire status``, ``reload`` and ``stop``: a hub on this machine, found by its configuration or runtime file."""
 
-import http.client
 import os
 import signal
 import sys
@@ -239,19 +238,17 @@ def _about(path: Path, runtime: "Runtime") -> dict[str, Any]:
 
 def _page(address: str, path: str) -> str:
     """What a page of the HTTP listener says, on one line."""
+    from polywire.http import HttpClient, NoAnswer  # noqa: PLC0415 - not for help and completion
+
     url = urlsplit(address)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(url.hostname or "", url.hostname or "")  # noqa: S104 - not bound
-    connection = http.client.HTTPConnection(host, url.port, timeout=5)
+    host = f"[{host}]" if ":" in host else host
     try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        words = " ".join(answer.read(1000).decode(errors="replace").split())
-    except (OSError, http.client.HTTPException) as error:
-        return f"no answer: {error}"
-    else:
-        return words if answer.status == 200 else f"{answer.status}: {words}"
-    finally:
-        connection.close()
+        answer = HttpClient(f"http://{host}:{url.port}", timeout=5).request("GET", path)
+    except NoAnswer as error:
+        return str(error)
+    words = " ".join(answer.text(1000).split())
+    return words if answer.status == 200 else f"{answer.status}: {words}"
 
 
 def _print_table(about: dict[str, Any]) -> None:

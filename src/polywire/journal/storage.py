@@ -5,17 +5,17 @@ it offers, and ``GET /journal/<file>`` with ``Range`` returns bytes of one. The 
 safe, so reading from another machine shows no more than reading on this one.
 """
 
-import base64
-import http.client
 import io
 import json
-import urllib.parse
+from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pyarrow import PythonFile, fs
 
+from polywire.http import Answer, HttpClient, NoAnswer
 from polywire.journal.errors import JournalError
 from polywire.journal.files import writer_alive
 
@@ -85,9 +85,6 @@ TIMEOUT: Final = 30.0
 BLOCK: Final = 1 << 20
 """Octets that are asked for at least: small reads come one after the other, and each request takes its time."""
 
-LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Answers that may be another one when asked again."""
-
 
 class RemoteJournalError(JournalError):
     """A hub did not give what was asked for. ``status`` is that of HTTP, None where there was no answer at all."""
@@ -103,47 +100,27 @@ class JournalAwayError(RemoteJournalError):
 
 
 class JournalServer:
-    """A hub's HTTP listener. Connections are kept for the next request, which may come from any thread."""
+    """A hub's HTTP listener, to be asked from any thread."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
-        parts = urllib.parse.urlsplit(url)
         try:
-            port = parts.port
+            at = HttpClient(url, token=token, timeout=TIMEOUT)
         except ValueError:
-            port = -1
-        if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1:
-            raise RemoteJournalError(_shown(url), "this is not the URL of a hub, such as http://127.0.0.1:7100")
-        self._secure = parts.scheme == "https"
-        self._host = parts.hostname
-        self._port = port
-        self._path = parts.path.rstrip("/").removesuffix("/journal") + "/journal/"
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        self.url = f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{self._path}"
-        self._headers = {"user-agent": "polywire", "accept-encoding": "identity"}
-        if token is not None:
-            self._headers["authorization"] = f"Bearer {token}"
-        elif parts.username:
-            login = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-            self._headers["authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
-        self._idle: list[http.client.HTTPConnection] = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A split of the journal goes to other processes, and this with it."""
-        return {**self.__dict__, "_idle": []}
-
-    def __del__(self) -> None:
-        for connection in getattr(self, "_idle", ()):
-            connection.close()
+            reason = "this is not the URL of a hub, such as http://127.0.0.1:7100"
+            raise RemoteJournalError(_shown(url), reason) from None
+        self._http = at
+        self._prefix = "/" if at.path.endswith("/journal") else "/journal/"
+        self.url = at.url + self._prefix
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, JournalServer) and self.__getstate__() == other.__getstate__()
+        return isinstance(other, JournalServer) and self._http == other._http
 
     def __hash__(self) -> int:
         return hash(self.url)
 
     def files(self) -> dict[str, int]:
         """The files by name, each with its octets."""
-        _, body, _ = self._get("", {})
+        body = self._get("").body
         try:
             return {str(each["name"]): int(each["octets"]) for each in json.loads(body)["files"]}
         except (ValueError, KeyError, TypeError) as error:
@@ -153,48 +130,27 @@ class JournalServer:
         """Octets of a file; fewer than ``length`` where it ends."""
         if length <= 0:
             return b""
-        status, body, _ = self._get(name, {"range": f"bytes={start}-{start + length - 1}"})
-        return body if status == http.client.PARTIAL_CONTENT else body[start : start + length]
+        answer = self._get(name, {"range": f"bytes={start}-{start + length - 1}"})
+        return answer.body if answer.status == HTTPStatus.PARTIAL_CONTENT else answer.body[start : start + length]
 
     def size(self, name: str) -> int:
         """The octets of a file that may be read by now."""
-        _, _, headers = self._get(name, {}, method="HEAD")
-        return int(headers["content-length"])
+        return int(self._get(name, method="HEAD").headers["content-length"])
 
-    def _get(
-        self, name: str, headers: dict[str, str], *, method: str = "GET"
-    ) -> tuple[int, bytes, http.client.HTTPMessage]:
+    def _get(self, name: str, headers: Mapping[str, str] | None = None, *, method: str = "GET") -> Answer:
         url = self.url + name
-        for last in (False, True):
-            connection = self._connection()
-            try:
-                connection.request(method, self._path + name, headers={**self._headers, **headers})
-                answer = connection.getresponse()
-                body = answer.read()
-                self._idle.append(connection)
-            except (OSError, http.client.HTTPException) as error:
-                connection.close()
-                # A connection that was kept may have been closed meanwhile, so a new one is tried as well.
-                if last or isinstance(error, TimeoutError | ConnectionRefusedError):
-                    raise JournalAwayError(url, f"no answer: {str(error) or type(error).__name__}") from error
-                continue
-            if answer.status == http.client.NOT_FOUND and name:
-                raise FileNotFoundError(2, "the hub has no such file (any more)", url)
-            if answer.status == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-                return http.client.PARTIAL_CONTENT, b"", answer.headers
-            if answer.status not in {http.client.OK, http.client.PARTIAL_CONTENT}:
-                words = body[:300].decode(errors="replace").strip() or answer.reason
-                kind = JournalAwayError if answer.status in LATER else RemoteJournalError
-                raise kind(url, f"{answer.status} {words}", status=answer.status)
-            return answer.status, body, answer.headers
-        raise AssertionError("not reached")
-
-    def _connection(self) -> http.client.HTTPConnection:
         try:
-            return self._idle.pop()
-        except IndexError:
-            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            return kind(self._host, self._port, timeout=TIMEOUT)
+            answer = self._http.request(method, self._prefix + name, headers=headers)
+        except NoAnswer as error:
+            raise JournalAwayError(url, str(error)) from error
+        if answer.status == HTTPStatus.NOT_FOUND and name:
+            raise FileNotFoundError(2, "the hub has no such file (any more)", url)
+        if answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return Answer(HTTPStatus.PARTIAL_CONTENT, b"", answer.headers)
+        if answer.status not in {HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT}:
+            kind = JournalAwayError if answer.passing else RemoteJournalError
+            raise kind(url, f"{answer.status} {answer.text(300)}".strip(), status=answer.status)
+        return answer
 
 
 class RemoteFile(io.RawIOBase):
