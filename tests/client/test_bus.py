@@ -12,6 +12,7 @@ import pytest
 
 import polywire
 from polywire.client.bus import Stream
+from polywire.client.link import Link
 from polywire.client.message import octets
 from polywire.client.transport import Opening
 from polywire.protocols import fmqp, micromsg, mqtt, sabc, umq
@@ -48,6 +49,43 @@ def test_what_one_publishes_another_gets_whatever_they_speak(hub: HubProcess, wr
             assert message.text == "grüße"
             assert one.protocol == writer
             assert one.connected
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "layers"),
+    [
+        ("umq", "PeerAdapter Outgoing UmqConnection Peer Sender WebSocketLink"),
+        ("micromsg", "MicromsgAdapter Outgoing MicromsgConnection Peer Outflow StreamLink"),
+        ("fmqp", "FmqpAdapter Client StreamLink"),
+        ("mqtt", "MqttAdapter Client Publications Outgoing StreamLink"),
+        ("sabc", "PeerAdapter Outgoing SabcConnection Peer Sender StreamLink"),
+    ],
+)
+def test_a_message_crosses_at_most_six_layers(
+    hub: HubProcess, protocol: str, layers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crossed: list[str] = []
+    write = Link.write
+
+    def written(link: Link, data: bytes) -> None:
+        frame = sys._getframe()
+        objects: list[object] = [link]
+        while (frame := frame.f_back or frame).f_code is not polywire.Bus.publish.__code__:
+            objects.append(frame.f_locals.get("self", link))
+        crossed[:] = list(dict.fromkeys(type(each).__name__ for each in reversed(objects)))
+        write(link, data)
+
+    async def main() -> None:
+        async with opened(hub, protocol) as bus:
+            await bus.ping()
+            monkeypatch.setattr(Link, "write", written)
+            receipt = bus.publish(f"layers/{protocol}", "x")
+            monkeypatch.setattr(Link, "write", write)
+            await receipt
+        assert crossed == layers.split()
+        assert len(crossed) <= 6
 
     run(main)
 

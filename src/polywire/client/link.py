@@ -206,7 +206,7 @@ class Link:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(HIGH_WATER)
 
-    def _deliver(self, data: bytes, text: bool) -> None:
+    def _deliver(self, data: bytes, *, text: bool) -> None:
         if self._closing or self._receiver is None:
             return
         try:
@@ -265,7 +265,7 @@ class StreamLink(Link, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Octets from the peer."""
         self.heard += 1
-        self._deliver(data, False)
+        self._deliver(data, text=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end."""

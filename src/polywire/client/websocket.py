@@ -229,7 +229,7 @@ class WebSocketLink(Link, asyncio.Protocol):
                 return
         for kind, payload in self._reader.feed(data):
             if kind == BINARY:
-                self._deliver(payload, False)
+                self._deliver(payload, text=False)
             elif kind == TEXT:
                 self._text(payload)
             elif kind == PING:
@@ -285,7 +285,7 @@ class WebSocketLink(Link, asyncio.Protocol):
             except UnicodeDecodeError:
                 self._refuse(INVALID_TEXT, "a text message that is not UTF-8")
                 return
-        self._deliver(payload, True)
+        self._deliver(payload, text=True)
 
     def _refuse(self, code: int, reason: str) -> None:
         """Say what is wrong, and hang up."""

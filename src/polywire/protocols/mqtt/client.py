@@ -69,7 +69,7 @@ class Client:
             str(address), self._open, backoff, self._gave_up, on_disconnect=on_disconnect, on_reconnect=on_reconnect
         )
         self._peer = Peer(
-            _connect(address, client_id, clean_session, keep_alive, will),
+            _connect(address, client_id, keep_alive, will, clean_session=clean_session),
             window=window,
             buffer=buffer,
             max_packet=max_packet,
@@ -196,7 +196,7 @@ async def _end(link: Link) -> None:
 
 
 def _connect(
-    address: Address, client_id: str | None, clean_session: bool, keep_alive: int, will: Will | None
+    address: Address, client_id: str | None, keep_alive: int, will: Will | None, *, clean_session: bool
 ) -> Connect:
     """The CONNECT for an address, which has the credentials. A token is a password under the user name ``token``."""
     if client_id is None and not clean_session:

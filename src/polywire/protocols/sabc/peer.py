@@ -274,19 +274,17 @@ class Unanswered:
                 if waiter.done() and not waiter.cancelled():
                     waiter.exception()  # it may have failed while ``deliver`` waited
 
-    def tell(self, body: bytes, headers: tuple[Header, ...]) -> "asyncio.Future[Whole]":
-        """Send a message at once, however many are unanswered."""
-        self._sender.check()
-        msg_id = self.new_id()
+    def expect(self, msg_id: str) -> "asyncio.Future[Whole]":
+        """A message is sent at once, however many are unanswered: the future of its answer."""
         waiter: asyncio.Future[Whole] = self._loop.create_future()
         self._waiting[msg_id] = waiter
-        try:
-            self._sender.send(Message(self._sender.connection.session_id, msg_id, body, headers))
-        except BaseException:
-            del self._waiting[msg_id]
-            raise
         self._decide()  # the answer must be read, however full the subscriptions are
         return waiter
+
+    def forget(self, msg_id: str) -> None:
+        """It could not be sent."""
+        del self._waiting[msg_id]
+        self._decide()
 
     def answered(self, ref_msg_id: str, answer: Whole | Failure) -> bool:
         """Pass an answer on. False if nothing waits for it."""
@@ -473,7 +471,15 @@ class Peer(LivePeer):
 
         Check ``has_room`` first.
         """
-        return self._unanswered.tell(body, headers)
+        self._sender.check()
+        msg_id = self._unanswered.new_id()
+        answer = self._unanswered.expect(msg_id)
+        try:
+            self._sender.send(Message(self._connection.session_id, msg_id, body, headers))
+        except BaseException:
+            self._unanswered.forget(msg_id)
+            raise
+        return answer
 
     def new_id(self) -> str:
         """An id for a message of this side, not used before."""
