@@ -133,7 +133,7 @@ def test_reload_says_whether_the_configuration_was_taken_or_why_not(tmp_path: Pa
             result = run("reload", *words)
             assert (result.exit_code, result.stdout) == (1, "")
             assert "polywire reload: not reloaded, nothing has changed:" in result.stderr
-            assert "limits.conections: there is no such key; did you mean limits.connections?" in result.stderr
+            assert "limits.conections: no such key; did you mean limits.connections?" in result.stderr
         table = run("status", *words)
         assert table.exit_code == 0
         assert "failed: " in table.stdout

@@ -28,7 +28,7 @@ def test_each_frame_is_shown_with_its_place_and_fields(tmp_path: Path) -> None:
     assert "       9  Publication  509 octets" in shown
     assert "topic 'a/b'" in shown
     assert "518 octets, 2 frames, 0 faults" in shown
-    assert "… 509 octets in all" in shown
+    assert "… 509 bytes in total" in shown
 
 
 def test_a_violation_is_pointed_at(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_cat_as_arrow_is_a_stream_of_everything() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["cat", "--from", "soon"], "--from: 'soon' is no place in a journal; allowed is an offset"),
+        (["cat", "--from", "soon"], "--from: 'soon' is not a position in a journal; allowed is an offset"),
         (["cat", "--kind", "publishes"], "--kind: 'publishes' is none of publish, enqueue"),
         (["cat", "--protocol", "amqp"], "--protocol: 'amqp' is none of umq, micromsg"),
         (["cat", "--columns", "offset"], "--columns: lines for people have their own columns"),
@@ -252,8 +252,8 @@ def test_verify_reports_what_a_start_found_lost(log: Log, how: str) -> None:
 def test_verify_notes_what_does_no_harm_and_leaves_with_0(log: Log) -> None:
     (log.path / "00000000000000000010.index").unlink()
     shown = good("verify").splitlines()
-    assert shown[0] == "00000000000000000010.arrow: note at 0: it has no index, or a bad one"
-    assert shown[1].endswith("25 rows in 3 segments, nothing is damaged or missing")
+    assert shown[0] == "00000000000000000010.arrow: note at 0: its index is missing or damaged"
+    assert shown[1].endswith("25 rows in 3 segments, no damage, nothing missing")
 
 
 @pytest.mark.usefixtures("log")
@@ -394,7 +394,7 @@ def test_offsets_and_times_are_read(text: str, position: int | datetime) -> None
 
 @pytest.mark.parametrize("text", ["", "soon", "-", "-1", "-1x", "1h", "2026-13-01", "٣", "-99999999999999999d"])
 def test_anything_else_is_told_what_is_allowed(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no place in a journal.*allowed is an offset"):
+    with pytest.raises(ValueError, match=r"is not a position in a journal.*allowed is an offset"):
         parse_position(text, NOW)
 
 

@@ -137,8 +137,8 @@ def test_messages_of_topics_and_queues_are_published_again(
     assert bus.sent[4][2] == {"headers": {"unit": "C"}, "content_type": None, "retain": True}
     assert result.stdout.startswith("published 6 messages (36 octets) in ")
     assert result.stderr.splitlines() == [
-        "1 belong to the hub itself ($…) and were left out",
-        "1 went without their attachments",
+        "1 are the hub's own ($…) and were skipped",
+        "1 were sent without their attachments",
     ]
 
 

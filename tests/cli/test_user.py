@@ -32,7 +32,7 @@ def test_a_user_is_added_checked_listed_and_removed(path: Path) -> None:
     assert added == (0, f"added anna in {path}\n", "")
     assert run("check", "anna", "-f", path, "--password-stdin", stdin="secret") == (
         0,
-        "anna: the password is right\n",
+        "anna: the password is correct\n",
         "",
     )
     assert run("list", "-f", path) == (0, "anna\tstaff,ops\t\n", "")
@@ -80,7 +80,7 @@ def test_outdated_hashes_and_wide_permissions_are_told(path: Path) -> None:
 def test_a_right_password_with_an_outdated_hash_is_told_how_to_renew_it(path: Path) -> None:
     path.write_text(f"{make_user('anna', 'secret', hasher=CountingHasher())}\n")
     code, out, err = run("check", "anna", "-f", path, "--password-stdin", stdin="secret")
-    assert (code, out) == (0, "anna: the password is right\n")
+    assert (code, out) == (0, "anna: the password is correct\n")
     assert "'polywire user add anna' makes a new one" in err
 
 
@@ -163,7 +163,7 @@ def test_at_a_terminal_the_password_is_asked_for_twice_and_not_shown(path: Path)
     assert b"Repeat" in shown
     assert load_users(path).verify("anna", "hunter2") is not None
     code, shown = at_a_terminal(["check", "anna", "-f", str(path)], [b"hunter2"])
-    assert (code, b"hunter2" in shown, b"the password is right" in shown) == (0, False, True)
+    assert (code, b"hunter2" in shown, b"the password is correct" in shown) == (0, False, True)
 
 
 def test_at_a_terminal_users_are_listed_as_a_table(path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The command ``polywire``: what people type. It holds no logic that another room should own."""
+"""The command ``polywire``. It contains no logic that belongs in another package."""

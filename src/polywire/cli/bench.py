@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from polywire.cli.bench_load import Bench
 
 SECONDS = 5.0
-"""How long it goes on unless told otherwise."""
+"""Default duration in seconds."""
 
 bench_epilog = examples(
     "polywire bench",
@@ -32,45 +32,44 @@ def bench(
     what: Annotated[
         What,
         typer.Argument(
-            help="pubsub: from publishers to subscribers; publish: until it is acknowledged, nobody subscribed; call: "
+            help="pubsub: from publishers to subscribers; publish: until acknowledged, without subscribers; call: "
             "calls to a service."
         ),
     ] = What.pubsub,
     messages: Annotated[
-        int | None, typer.Option("--messages", "-n", min=1, help="End after so many messages or calls.")
+        int | None, typer.Option("--messages", "-n", min=1, help="Stop after this many messages or calls.")
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--for", metavar="SECONDS", min=0.01, help=f"End after so long. [default: {SECONDS:g}]"),
+        typer.Option("--for", metavar="SECONDS", min=0.01, help=f"Stop after this time. [default: {SECONDS:g}]"),
     ] = None,
-    size: Annotated[int, typer.Option("--size", "-s", min=20, help="Octets of a body.")] = 64,
-    publishers: Annotated[
-        int, typer.Option("--publishers", "-p", min=1, help="Connections that publish, or call.")
-    ] = 1,
+    size: Annotated[int, typer.Option("--size", "-s", min=20, help="Body size in bytes.")] = 64,
+    publishers: Annotated[int, typer.Option("--publishers", "-p", min=1, help="Connections that publish or call.")] = 1,
     subscribers: Annotated[
-        int, typer.Option("--subscribers", "-S", min=1, help="Connections that subscribe, to everything.")
+        int, typer.Option("--subscribers", "-S", min=1, help="Connections that subscribe to all topics.")
     ] = 1,
-    channels: Annotated[int, typer.Option("--channels", "-c", min=1, help="Topics that are published to.")] = 1,
+    channels: Annotated[int, typer.Option("--channels", "-c", min=1, help="Topics to publish to.")] = 1,
     in_flight: Annotated[
         int,
-        typer.Option("--in-flight", "-i", min=1, help="Messages or calls that may be under way at once, in all."),
+        typer.Option("--in-flight", "-i", min=1, help="Messages or calls in flight at once, in total."),
     ] = 256,
     rate: Annotated[
-        float | None, typer.Option("--rate", metavar="PER_SECOND", min=0.1, help="No faster than this, in all.")
+        float | None,
+        typer.Option("--rate", metavar="PER_SECOND", min=0.1, help="Messages or calls per second, in total."),
     ] = None,
     sub_url: Annotated[
         str | None,
-        typer.Option("--sub-url", metavar="URL", help="Subscribe, or serve, here; without it at --url."),
+        typer.Option("--sub-url", metavar="URL", help="Subscribe or serve at this URL instead of --url."),
     ] = None,
     service: Annotated[
-        str | None, typer.Option("--service", metavar="NAME", help="Call this, and not an echo of our own.")
+        str | None, typer.Option("--service", metavar="NAME", help="Call this service instead of a built-in echo.")
     ] = None,
-    method: Annotated[str, typer.Option("--method", metavar="NAME", help="Its method.")] = "echo",
+    method: Annotated[str, typer.Option("--method", metavar="NAME", help="The method to call.")] = "echo",
     timeout: Annotated[
         float,
-        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="What has not come after so long is lost."),
+        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Count a message as lost after this time."),
     ] = 10.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure throughput and latency against any server.
 
@@ -79,7 +78,7 @@ def bench(
     with the results so far.
     """
     if service is not None and what is not What.call:
-        raise typer.BadParameter("there is a service only with 'call'", param_hint="--service")
+        raise typer.BadParameter("--service is only for 'call'", param_hint="--service")
 
     async def work() -> None:
         from polywire.cli.bench_load import Bench, Load, live_view  # noqa: PLC0415 - not for help and completion
@@ -110,7 +109,7 @@ def bench(
                 report(measured)
             raise
         if measured.tally.sent and not measured.tally.received:
-            raise CommandError("nothing of what was sent came back", Code.TIMEOUT)
+            raise CommandError("no message came back", Code.TIMEOUT)
         report(measured)
 
     def report(measured: "Bench") -> None:

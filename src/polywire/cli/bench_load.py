@@ -1,7 +1,7 @@
 """The load of ``polywire bench`` and its result: messages from publishers to subscribers, publishing alone, or calls.
 
 Each body begins with the time it was sent, or with a ``rate`` should have been sent, in digits, because some protocols
-carry text more cheaply than bytes. All connections are this program's, so one clock tells how long each took.
+carry text more cheaply than bytes. All connections are in this process, so one clock measures all of them.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ def _middle(bucket: int) -> int:
 
 
 STAMP: Final = 20
-"""Octets of the time at the beginning of a body."""
+"""Bytes of the time at the beginning of a body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Tally:
 
 
 class Bench:
-    """One measurement. ``run`` it, and look at its ``tally`` meanwhile."""
+    """One measurement. ``tally`` has the results so far while it ``run``s."""
 
     def __init__(self, load: Load) -> None:
         self.load: Final = load
@@ -155,7 +155,7 @@ class Bench:
                 self.tally.ended = time.perf_counter()
 
     async def _watch(self) -> None:
-        """Raise ``Timeout`` where nothing goes on for so long that it can't be slowness."""
+        """Raise ``Timeout`` if there is no progress at all."""
         load, tally = self.load, self.tally
         patience = load.timeout * 2 + (3 / load.rate if load.rate else 0)
         before = (-1, -1)
@@ -270,10 +270,10 @@ class Bench:
         return b"%020d" % due + self._padding
 
     async def _due(self, share: float) -> AsyncIterator[int]:
-        """When each message is to go, in nanoseconds, for one of several who do this ``share`` of all.
+        """When each message is due, in nanoseconds, for a worker that sends this ``share`` of all.
 
-        Without a rate that is now. With one it is when it should have gone, however late that is told; but not
-        earlier than the timer that told.
+        Without a rate that is now. With one it is the scheduled time, even if the timer is late, but not before the
+        previous timer.
         """
         load = self.load
         if load.rate is None:
@@ -307,7 +307,7 @@ class Bench:
 
 
 async def all_done(work: "Sequence[Coroutine[None, None, None]]", beside: "Sequence[asyncio.Task[None]]") -> None:
-    """Wait until all is done. The first error, of what goes on ``beside`` too, ends the rest."""
+    """Wait until all are done. The first error, also of those in ``beside``, ends the rest."""
     tasks = [asyncio.create_task(each) for each in work]
     left: set[asyncio.Task[None]] = set(tasks)
     try:
@@ -373,7 +373,7 @@ def result_lines(bench: Bench) -> Iterator[str]:
     load, tally = bench.load, bench.tally
     seconds = tally.seconds or 1e-9
     yield from summary(bench)
-    sent = f"{tally.sent} {'calls' if load.kind is What.call else 'messages'} of {load.size} octets"
+    sent = f"{tally.sent} {'calls' if load.kind is What.call else 'messages'}of {load.size} bytes"
     yield f"  {sent} in {tally.seconds:.2f} s{'' if tally.complete else ', then interrupted'}"
     yield f"  {'rate':<9} {short(tally.sent / seconds)}/s, {short(tally.sent * load.size / seconds, 'B')}/s"
     if load.kind is What.pubsub:
@@ -383,7 +383,7 @@ def result_lines(bench: Bench) -> Iterator[str]:
 
 
 def summary(bench: Bench) -> tuple[str, str]:
-    """What is measured, and how, in words."""
+    """A description of what is measured."""
     load = bench.load
     places = " -> ".join(dict.fromkeys(bench.addresses)) or "connecting"
     who = {

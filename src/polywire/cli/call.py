@@ -28,20 +28,20 @@ call_epilog = examples(
 def call(
     connection: Connection,
     service: Annotated[str, typer.Argument(help="The service.", show_default=False)],
-    method: Annotated[str, typer.Argument(help="Its method.", show_default=False)],
+    method: Annotated[str, typer.Argument(help="The method to call.", show_default=False)],
     body: Bodies = None,
     file: Files = None,
     lines: Lines = False,
     header: Headers = None,
     content_type: ContentType = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="How long one call may take.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="How long to wait for an answer.")
     ] = 30.0,
     form: Format = Form.body,
 ) -> None:
     """Call a service, once for each body, and print the answers.
 
-    Leaves with 6 where the service answers with an error, and says so on standard error; with 4 where no answer comes.
+    Exits with 6 if the service answers with an error, which is printed on standard error, and with 4 on a timeout.
     """
 
     async def work() -> None:
@@ -70,12 +70,14 @@ serve_echo_epilog = examples(
 @connecting()
 def serve_echo(
     connection: Connection,
-    service: Annotated[str, typer.Argument(help="The name to offer it under.", show_default=False)],
-    delay: Annotated[float, typer.Option("--delay", metavar="SECONDS", min=0, help="Answer so much later.")] = 0.0,
+    service: Annotated[str, typer.Argument(help="The name of the service.", show_default=False)],
+    delay: Annotated[
+        float, typer.Option("--delay", metavar="SECONDS", min=0, help="Delay each answer by this time.")
+    ] = 0.0,
     fail: Annotated[
-        int | None, typer.Option("--fail", metavar="CODE", min=400, max=599, help="Answer with this error instead.")
+        int | None, typer.Option("--fail", metavar="CODE", min=400, max=599, help="Answer with this error code.")
     ] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many calls.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many calls.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Don't print the calls.")] = False,
     form: Format = Form.text,
 ) -> None:
@@ -101,7 +103,7 @@ def serve_echo(
                 if delay:
                     await asyncio.sleep(delay)
                 if fail is not None:
-                    raise CallFailed(fail, "told-to-fail", "this service was told to fail")
+                    raise CallFailed(fail, "told-to-fail", "failing as requested by --fail")
                 return Message("", request.body, content_type=request.content_type)
             finally:
                 answered += 1
@@ -111,7 +113,7 @@ def serve_echo(
 
         async with connection.open() as bus:
             offered = await bus.serve(service, echo)
-            say(f"serving {service} at {bus.address}; Ctrl-C ends it")
+            say(f"serving {service} at {bus.address}; press Ctrl-C to stop")
             try:
                 await ending.wait([])
             finally:
@@ -143,17 +145,21 @@ async def _round_trip(answer: Awaitable[None], seconds: float) -> float:
 @connecting()
 def ping(
     connection: Connection,
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="How many round trips; 0: until Ctrl-C.")] = 4,
-    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0, help="Seconds between two.")] = 1.0,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=0, help="Number of round trips; 0 means until Ctrl-C.")
+    ] = 4,
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0, help="Seconds between two round trips.")
+    ] = 1.0,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="How long one may take.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="How long a round trip may take.")
     ] = 5.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Connect, login included, and measure round trips in the protocol's own words.
+    """Connect, log in, and measure round trips of the protocol.
 
-    Leaves with 0 when all were answered, with 3 where there is nobody, 4 where an answer took too long, 5 where the
-    server refuses us.
+    Exits with 0 if all were answered, with 3 if there is no server, with 4 on a timeout, and with 5 if the server
+    refuses the login.
     """
     times: list[float] = []
 

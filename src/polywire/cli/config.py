@@ -1,4 +1,4 @@
-"""``polywire config``: look at a configuration without starting anything."""
+"""``polywire config``: check and show a configuration without starting a hub."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ def check(
     *,
     insecure: Insecure = False,
 ) -> None:
-    """Say everything that is wrong with FILE, and leave with 1 if anything is."""
+    """List all mistakes in FILE, and exit with 1 if there are any."""
     from polywire.server.config import load  # noqa: PLC0415 - slow to import, and not every command needs it
 
     with config_errors_reported():
@@ -56,7 +56,7 @@ def show(
     config: ConfigFile = None,
     sets: Sets = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show every key with its effective value and where that comes from: a file and line, --set, or the default."""
     from polywire.server.config import load  # noqa: PLC0415 - slow to import, and not every command needs it

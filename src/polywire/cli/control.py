@@ -54,7 +54,7 @@ def status(
     sets: Sets = None,
     pid: PidFile = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show whether the hub of a configuration runs, since when, where it listens, and whether it is healthy.
 
@@ -80,13 +80,13 @@ def reload(
     pid: PidFile = None,
     *,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long the hub may take.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for the outcome.")
     ] = 30.0,
 ) -> None:
-    """Make a running hub read its configuration, users and certificates again, and report how that went.
+    """Make a running hub reload its configuration, users and certificates, and report the outcome.
 
-    Exits with 0 when the configuration was taken, with 1 when it was not (the hub goes on with the old one), and with
-    3 when no hub runs.
+    Exits with 0 if the configuration was applied, with 1 if not (the hub keeps the old one), and with 3 if no hub
+    is running.
     """
     with _errors_reported("reload"):
         path, runtime = _find(config, sets, pid) or _not_running("reload", config, pid)
@@ -116,7 +116,7 @@ def stop(
             "--timeout",
             metavar="SECONDS",
             min=0.1,
-            help=f"How long to wait for its end. [default: limits.drain_time + {MARGIN:g}]",
+            help=f"How long to wait for it to exit. [default: limits.drain_time + {MARGIN:g}]",
         ),
     ] = None,
 ) -> None:
@@ -143,7 +143,7 @@ def stop(
 
 
 def _find(config: Path | None, sets: list[str] | None, pid: Path | None) -> "tuple[Path, Runtime] | None":
-    """The hub that is meant, and its runtime file; None where there is none."""
+    """The selected hub and its runtime file, or None."""
     from polywire.server import runtime  # noqa: PLC0415 - slow to import, and not every command needs it
     from polywire.server.config import load  # noqa: PLC0415 - as above
 
@@ -154,7 +154,7 @@ def _find(config: Path | None, sets: list[str] | None, pid: Path | None) -> "tup
             return None
         return None if found is None else (pid, found)
     with config_errors_reported():
-        # Only what tells hubs apart: a mistake elsewhere must not keep a hub from being stopped.
+        # Only what identifies a hub: a mistake elsewhere must not keep a hub from being stopped.
         loaded = load(config, sets or (), sections=("listen", "journal"))
     running = runtime.find(loaded)
     if len(running) > 1:
@@ -167,7 +167,7 @@ def _find(config: Path | None, sets: list[str] | None, pid: Path | None) -> "tup
 
 def _not_running(command: str, config: Path | None, pid: Path | None) -> NoReturn:
     if pid is not None:
-        words = f"no hub is running that has the runtime file {pid}"
+        words = f"no running hub has the runtime file {pid}"
     else:
         words = "no hub is running with this configuration; give the --config and --set that it was started with"
         if config is None and not Path("polywire.toml").exists():

@@ -1,4 +1,4 @@
-"""``polywire decode``: captured octets, frame by frame, with a finger on the one that is wrong."""
+"""``polywire decode``: captured bytes, frame by frame, with a finger on the one that is wrong."""
 
 import binascii
 import importlib
@@ -16,10 +16,10 @@ from polywire.registry import RegistryError, built_in, by_name
 from polywire.wire.frame import Discarded, Role
 
 ROW = 16
-"""Octets on a line."""
+"""Bytes on a line."""
 
 SHOWN = 8
-"""Lines of octets shown of a frame; more are left out, but for those around a fault."""
+"""Lines of bytes shown of a frame; more are left out, but for those around a fault."""
 
 FIELD = 120
 """Characters of a field's value that are shown."""
@@ -56,20 +56,20 @@ def decode(
     ],
     protocol: Annotated[
         str,
-        typer.Option("--protocol", "-p", metavar=f"<{OWN}>", callback=_known, help="What it was captured from."),
+        typer.Option("--protocol", "-p", metavar=f"<{OWN}>", callback=_known, help="The protocol that was captured."),
     ],
     sender: Annotated[
-        Literal["client", "server"], typer.Option("--from", help="Which side sent what was captured.")
+        Literal["client", "server"], typer.Option("--from", help="Which side sent the captured bytes.")
     ] = "client",
     *,
     as_hex: Annotated[
-        bool, typer.Option("--hex", help="The file holds hexadecimal digits; blanks and line breaks don't matter.")
+        bool, typer.Option("--hex", help="The file contains hexadecimal digits; whitespace is ignored.")
     ] = False,
 ) -> None:
-    """Explain captured octets frame by frame, and point at the octet where they went wrong.
+    """Explain captured bytes frame by frame, and point at the byte where they went wrong.
 
     FILE holds what one side sent on one connection. For UMQ it holds one message a line, binary ones as hex:…; for
-    mqttrpc one payload. Leaves with 1 where a rule was broken.
+    mqttrpc one payload. Exits with 1 where a rule was broken.
     """
     data = _read(file, as_hex=as_hex)
     console = importlib.import_module("rich.console").Console(highlight=False, soft_wrap=True)
@@ -78,7 +78,7 @@ def decode(
         _show(console, found)
         frames += not found.rule
         faults += bool(found.rule)
-    console.print(f"{len(data)} octets, {frames} frames, {faults} faults", style="bold")
+    console.print(f"{len(data)} bytes, {frames} frames, {faults} faults", style="bold")
     if faults:
         raise typer.Exit(1)
 
@@ -97,7 +97,7 @@ def _read(file: Path, *, as_hex: bool) -> bytes:
     except OSError as error:
         typer.echo(f"polywire: can't read {file}: {error.strerror or error}", err=True)
     except binascii.Error as error:
-        typer.echo(f"polywire: {file} does not hold hexadecimal digits: {error}", err=True)
+        typer.echo(f"polywire: {file} is not valid hexadecimal: {error}", err=True)
     raise typer.Exit(1)
 
 
@@ -105,10 +105,10 @@ def _show(console: Any, found: Explained) -> None:
     text = importlib.import_module("rich.text").Text
     title = text.assemble((f"{found.start:>8}  ", "dim"))
     title.append(found.name, style="bold red" if found.rule else "bold yellow" if found.reason else "bold green")
-    title.append(f"  {found.end - found.start} octets", style="dim")
+    title.append(f"  {found.end - found.start} bytes", style="dim")
     console.print(title)
     if found.reason:
-        where = f" at octet {found.fault_at}" if found.fault_at is not None else ""
+        where = f"at byte {found.fault_at}" if found.fault_at is not None else ""
         rule = f" ({found.rule})" if found.rule else ""
         console.print(text(f"          {found.reason}{where}{rule}", style="red" if found.rule else "yellow"))
     for name, value in found.fields:
@@ -122,7 +122,7 @@ def _show(console: Any, found: Explained) -> None:
 
 
 def _dump(text: Any, found: Explained) -> list[Any]:
-    """The octets, in hexadecimal and as text; the one at fault stands out."""
+    """The bytes, in hexadecimal and as text; the faulty one is highlighted."""
     lines: list[Any] = []
     at_fault = -1 if found.fault_at is None else found.fault_at - found.start
     rows = range(0, len(found.octets), ROW)
@@ -148,7 +148,7 @@ def _dump(text: Any, found: Explained) -> list[Any]:
         if row <= at_fault < row + ROW:
             lines.append(text(" " * (10 + 3 * (at_fault - row)) + "^^ here", style="bold red"))
     if left_out:
-        lines.append(text(f"          … {len(found.octets)} octets in all", style="dim"))
+        lines.append(text(f"          … {len(found.octets)} bytes in total", style="dim"))
     return lines
 
 
@@ -181,7 +181,7 @@ def _stream(decoder: Any, data: bytes) -> Iterator[Explained]:
         if frames:
             start = at + 1
     if start < len(data):
-        yield Explained(start, len(data), "unfinished", (), data[start:], reason="the capture ends within this frame")
+        yield Explained(start, len(data), "unfinished", (), data[start:], reason="the capture ends inside this frame")
 
 
 def _lines(decoder: Any, data: bytes) -> Iterator[Explained]:

@@ -22,20 +22,25 @@ demo_epilog = examples(
 def demo(
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", metavar="FOLDER", help="Where journal, tables and report go; a new one if missing."),
+        typer.Option(
+            "--folder", metavar="FOLDER", help="Directory for journal, tables and report. Default: a new temporary one."
+        ),
     ] = None,
     *,
-    tables: Annotated[bool, typer.Option(help="End with the Spark tables of what happened.")] = True,
+    tables: Annotated[bool, typer.Option(help="Show the Spark tables at the end.")] = True,
     run: Annotated[
-        bool, typer.Option("--run", help="No story: hub and pipeline on the usual ports, until Ctrl-C.")
+        bool, typer.Option("--run", help="Only run hub and pipeline, on the default ports, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Tell a story of a greenhouse over all five protocols, and make the tables of what happened in it.
+    """Run a demo of a greenhouse over all five protocols, and show what happened as tables.
 
-    Everything runs on loopback, on free ports, and ends with the story. Leaves with 0 only if every part did its part.
+    Everything runs on loopback, on free ports, and stops at the end. Exits with 0 only if every step succeeded.
     """
     if tables and importlib.util.find_spec("pyspark") is None:
-        typer.echo("polywire: the tables need Spark: pip install 'polywire[pipeline]', or use --no-tables", err=True)
+        typer.echo(
+            "polywire: the tables need Spark: pip install 'polywire[pipeline]' installs it, --no-tables skips them",
+            err=True,
+        )
         raise typer.Exit(1)
     if run:
         from polywire.demo.story import run_both  # noqa: PLC0415 - only here

@@ -31,7 +31,7 @@ from polywire.cli.options import examples
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.callback(
@@ -57,7 +57,7 @@ def group() -> None:
     ),
 )
 def list_segments(journal: Place = None, *, as_json: AsJson = False, token: Token = None) -> None:
-    """List the segments: which rows they hold, of what time, in how many octets."""
+    """List the segments: which rows they hold, of what time, in how many bytes."""
     with errors_reported():
         from polywire.cli.journal_segments import print_segments  # noqa: PLC0415 - see above
 
@@ -79,7 +79,7 @@ def cat(
     channel: Channels = None,
     kind: Kinds = None,
     protocol: Protocols = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=0, help="At most so many rows.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=0, help="Print at most this many rows.")] = None,
     form: Format = Form.human,
     columns: Columns = None,
     on_corrupt: Corrupt = OnCorrupt.fail,
@@ -104,8 +104,8 @@ def cat(
 )
 def tail(
     journal: Place = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last rows.")] = 10,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of rows.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more rows, until Ctrl-C.")] = False,
     channel: Channels = None,
     kind: Kinds = None,
     protocol: Protocols = None,
@@ -137,7 +137,7 @@ def stats(
     channel: Channels = None,
     kind: Kinds = None,
     protocol: Protocols = None,
-    top: Annotated[int, typer.Option("--top", min=0, help="How many of the busiest channels.")] = 10,
+    top: Annotated[int, typer.Option("--top", min=0, help="Number of busiest channels to show.")] = 10,
     *,
     as_json: AsJson = False,
     token: Token = None,
@@ -175,10 +175,10 @@ def verify(journal: Place = None, *, as_json: AsJson = False, token: Token = Non
 def compact(
     journal: Annotated[
         Path | None,
-        typer.Argument(metavar="[JOURNAL]", help="The folder. Without it, journal.path.", show_default=False),
+        typer.Argument(metavar="[JOURNAL]", help="The journal's directory. Default: journal.path.", show_default=False),
     ] = None,
 ) -> None:
-    """Rewrite closed segments as Parquet now. A hub with journal.compact does so by itself; this may run beside it."""
+    """Rewrite closed segments as Parquet now. A hub with journal.compact does that itself; both may run at once."""
     with errors_reported():
         from polywire.cli.journal_segments import compact_folder  # noqa: PLC0415 - see above
 
@@ -200,23 +200,27 @@ def replay(
     channel: Channels = None,
     speed: Annotated[
         str,
-        typer.Option("--speed", metavar="N|max", help="How many times faster than it was; max: as fast as it goes."),
+        typer.Option("--speed", metavar="N|max", help="Factor by which to speed up; max: as fast as possible."),
     ] = "1",
     url: Annotated[
         str, typer.Option("--url", envvar="POLYWIRE_URL", help="Where to publish, such as umq://127.0.0.1:7101.")
     ] = "umq://127.0.0.1:7101",
     rename: Annotated[
         list[str] | None,
-        typer.Option("--rename", metavar="OLD=NEW", help="Publish OLD, and all below it, as NEW. May be repeated."),
+        typer.Option(
+            "--rename", metavar="OLD=NEW", help="Publish OLD and everything below it as NEW. May be repeated."
+        ),
     ] = None,
     *,
-    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on where a message is not taken.")] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Continue after a message that is not accepted.")
+    ] = False,
     token: Token = None,
 ) -> None:
-    """Publish journaled messages again, in their order and with their spacing, and wait for their acknowledgements.
+    """Publish journaled messages again, in order and with their original timing, and wait for acknowledgements.
 
-    Topics and queues are replayed, up to where the journal ends now; calls and what belongs to a hub itself are not.
-    Ctrl-C ends it early, and prints the command that goes on from there.
+    Topics and queues are replayed, up to the current end of the journal; calls and the hub's own channels are not.
+    Ctrl-C stops it and prints the command to continue with.
     """
     with errors_reported():
         from polywire.cli.journal_replay import ReplayInterrupted, print_replay  # noqa: PLC0415 - see above

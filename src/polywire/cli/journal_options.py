@@ -34,7 +34,7 @@ def parse_position(text: str, now: datetime) -> int | datetime:
         found = datetime.fromisoformat(words)
     except (ValueError, OverflowError) as error:
         why = f" ({error})" if words.startswith("-") else ""
-        raise ValueError(f"{text!r} is no place in a journal{why}; allowed is {ALLOWED}") from None
+        raise ValueError(f"{text!r} is not a position in a journal{why}; allowed is {ALLOWED}") from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
@@ -49,12 +49,12 @@ Place = Annotated[
 ]
 Token = Annotated[
     str | None,
-    typer.Option("--token", envvar="POLYWIRE_TOKEN", help="The token to show to a hub.", show_envvar=True),
+    typer.Option("--token", envvar="POLYWIRE_TOKEN", help="Token for a hub that requires one.", show_envvar=True),
 ]
 Since = Annotated[
     str | None,
     typer.Option(
-        "--from", metavar="PLACE", help="Begin here: an offset, a time in UTC, or how long ago (-1h, -30min)."
+        "--from", metavar="PLACE", help="Start here: an offset, a time in UTC, or how long ago (-1h, -30min)."
     ),
 ]
 Until = Annotated[
@@ -141,7 +141,7 @@ def errors_reported() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except FileNotFoundError as error:
-        fail(f"{error.filename or error}: there is no such file or folder")
+        fail(f"{error.filename or error}: no such file or directory")
     except (PolywireError, OSError, ValueError) as error:
         fail(str(error))
 

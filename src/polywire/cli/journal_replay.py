@@ -117,7 +117,7 @@ class Place:
 
 
 class _Receipt:
-    """A receipt that tells the place when it was awaited to its end."""
+    """A receipt that reports its offset when it is done."""
 
     def __init__(self, place: Place, offset: int, receipt: Awaitable[object]) -> None:
         self._place = place
@@ -160,12 +160,12 @@ def run_replay(url: str, batches: Iterator[Any], **options: Any) -> tuple[Replay
 
 
 def _interrupted(reached: Place, rest: Callable[[int], str]) -> str:
-    """Where a replay was interrupted, and how to go on."""
+    """Where a replay was interrupted, and how to continue."""
     if reached.next is None:
-        return "interrupted before anything was published"
+        return "interrupted before any message was published"
     words = f"interrupted at offset {reached.next}, after {reached.acknowledged} messages"
     if reached.in_flight:
-        words += f" ({reached.in_flight} more were sent and not acknowledged yet; they will be sent again)"
+        words += f" ({reached.in_flight} more were sent but not acknowledged yet, and will be sent again)"
     return f"{words}; go on with:\n  {rest(reached.next)}"
 
 
@@ -197,7 +197,7 @@ def print_replay(
     reached = Place()
 
     def rest(offset: int) -> str:
-        """The command that goes on from there."""
+        """The command that continues from there."""
         words = ["polywire", "journal", "replay", place, "--from", str(offset), "--to", _written(until)]
         words += [word for channel in selection.channels for word in ("--channel", channel)]
         words += ["--speed", "max" if speed is None else f"{speed:g}", "--url", _without_password(url)]
@@ -226,20 +226,20 @@ def print_replay(
         except ReplayError as error:
             words = f"{last.published} messages were published; --from {error.offset} goes on with this one"
             if last.offset > error.offset:
-                words += f" (those up to offset {last.offset} were under way already)"
+                words += f" (those up to offset {last.offset} were in flight already)"
             raise ReplayStopped(f"{error}\n{words}:\n  {rest(error.offset)}") from error
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise ReplayInterrupted(_interrupted(reached, rest)) from None
     seconds = time.monotonic() - started
     typer.echo(
-        f"published {done.published} messages ({done.octets} octets) in {seconds:.1f} s, "
+        f"published {done.published} messages ({done.octets} bytes) in {seconds:.1f} s, "
         f"{done.published / max(seconds, 1e-9):.0f} a second"
     )
     remarks = (
-        (done.failed, "were not taken"),
-        (done.skipped, "belong to the hub itself ($…) and were left out"),
-        (done.stripped, "went without their attachments"),
-        (left, "headers, content types or retain flags were left behind: this protocol has none"),
+        (done.failed, "were not accepted"),
+        (done.skipped, "are the hub's own ($…) and were skipped"),
+        (done.stripped, "were sent without their attachments"),
+        (left, "headers, content types or retain flags were dropped: this protocol has none"),
     )
     for count, words in remarks:
         if count:

@@ -24,7 +24,7 @@ BACKWARDS = 1024
 
 
 def open_place(place: str, token: str | None = None) -> Journal:
-    """The journal at a path, a URI or a hub's address; ``NoJournal`` where there is none."""
+    """The journal at a path, a URI or a hub's address; ``NoJournal`` if there is none."""
     found = journal.open(place, token=token) if place.startswith(("http://", "https://")) else journal.open(place)
     if not found.exists:
         raise NoJournal(place)
@@ -176,7 +176,7 @@ def rows_of(batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def json_line(row: dict[str, Any]) -> str:
-    """A row as JSON. What is null is left out; octets that are no text are in ``body_base64`` instead of ``body``."""
+    """A row as JSON. What is null is left out; bytes that are no text are in ``body_base64`` instead of ``body``."""
     shown = {name: value for name, value in row.items() if value is not None}
     if "ts" in shown:
         shown["ts"] = iso(shown["ts"])

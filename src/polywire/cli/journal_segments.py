@@ -1,4 +1,4 @@
-"""What ``polywire journal ls``, ``stats``, ``verify`` and ``compact`` do: they look at a journal as a whole."""
+"""What ``polywire journal ls``, ``stats``, ``verify`` and ``compact`` do: commands about a whole journal."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ from polywire.journal.reader import open_journal
 from polywire.journal.readers import NamedReaders
 from polywire.journal.verify import Verified, verify_storage
 
-HEADINGS = ("segment", "offsets", "rows", "octets", "from", "to", "state")
+HEADINGS = ("segment", "offsets", "rows", "bytes", "from", "to", "state")
 
 
 def print_segments(place: str, token: str | None, *, as_json: bool) -> None:
@@ -50,13 +50,13 @@ def print_segments(place: str, token: str | None, *, as_json: bool) -> None:
     console = Console(markup=False, highlight=False)
     console.print(table)
     total = sum(segment.octets for segment in segments)
-    console.print(f"{len(segments)} segments, {sum(segment.rows for segment in segments)} rows, {total} octets")
+    console.print(f"{len(segments)} segments, {sum(segment.rows for segment in segments)} rows, {total} bytes")
     for reader in readers:
-        console.print(f"reader {reader.name} needs what is from {reader.offset} on{_problem(reader.problem)}")
+        console.print(f"reader {reader.name} needs rows from offset {reader.offset} on{_problem(reader.problem)}")
 
 
 def is_terminal() -> bool:
-    """Whether a person looks on."""
+    """Whether the output is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -154,7 +154,7 @@ class Statistics:
     def lines(self, top: int) -> Iterator[str]:
         """For people."""
         yield f"rows      {self.rows}"
-        yield f"octets    {self.octets}"
+        yield f"bytes     {self.octets}"
         if self.first_time is None or self.last_time is None:
             return
         seconds = (self.last_time - self.first_time).total_seconds()
@@ -167,7 +167,7 @@ class Statistics:
             for name, count in counter.most_common():
                 yield f"{name:<12}  {count:>12}"
         yield ""
-        yield f"{'messages':>12}  {'octets':>14}  channel (the busiest of {len(self.channels)})"
+        yield f"{'messages':>12}  {'bytes':>14}  channel (the busiest of {len(self.channels)})"
         for name, count in self.channels.most_common(top):
             yield f"{count:>12}  {self.channel_octets[name]:>14}  {name}"
 
@@ -203,7 +203,7 @@ def print_verification(place: str, token: str | None, *, as_json: bool) -> bool:
     if not as_json:
         rows = sum(segment.rows for segment in checked)
         lost = sum(segment.lost_rows for segment in checked)
-        words = f"{damaged} of them damaged, {lost} rows lost" if damaged else "nothing is damaged or missing"
+        words = f"{damaged} of them damaged, {lost} rows lost" if damaged else "no damage, nothing missing"
         typer.echo(f"{place}: {rows} rows in {len(checked)} segments, {words}")
     return not damaged
 

@@ -35,7 +35,7 @@ class Code(IntEnum):
 
 
 class CommandError(PolywireError):
-    """A command that can't go on, in words for the person who typed it. ``code`` is with what it leaves."""
+    """An error that ends a command, with a message for the user. ``code`` is the exit code."""
 
     def __init__(self, words: str, code: Code = Code.FAILED) -> None:
         super().__init__(words)
@@ -43,10 +43,10 @@ class CommandError(PolywireError):
 
 
 def run(command: str, work: Coroutine[Any, Any, None], *, endless: bool = False, fast: bool = False) -> None:
-    """Run to the end, or say in one line what is wrong and leave with its code.
+    """Run to the end, or print an error in one line and exit with its code.
 
-    SIGTERM ends it as Ctrl-C does. ``endless``: that is how it is meant to end, so the code is 0. ``fast``: with
-    uvloop, where it is installed. A reader of our output that has seen enough is no error either.
+    SIGTERM ends it as Ctrl-C does. ``endless``: that is the normal end, so the code is 0. ``fast``: with
+    uvloop, where it is installed. A closed output pipe is not an error either.
     """
     ended = Code.DONE if endless else Code.INTERRUPTED
     try:
@@ -61,7 +61,7 @@ def run(command: str, work: Coroutine[Any, Any, None], *, endless: bool = False,
         if found is None:
             raise
         code = found
-        # A server's words are in it, perhaps: they must not do anything to the terminal.
+        # It may contain text from a server, which must not control the terminal.
         typer.echo(f"polywire {command}: {shown(_words(error))}", err=True)
     else:
         code = Code.DONE
@@ -98,7 +98,7 @@ def _words(error: Exception) -> str:
 
 
 async def watched(work: Coroutine[Any, Any, Result]) -> Result:
-    """The work, until it is done, SIGTERM comes, or nobody reads our output any more."""
+    """The work, until it is done, SIGTERM arrives, or the output pipe is closed."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(work)
     gone = False
@@ -112,7 +112,7 @@ async def watched(work: Coroutine[Any, Any, Result]) -> Result:
     pipe = _pipe()
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     if pipe >= 0:
-        # The writing end of a pipe is never readable; it only tells that the reading end was closed.
+        # The writing end of a pipe is never readable; it only reports that the reading end was closed.
         loop.add_reader(pipe, hung_up)
     try:
         return await task
@@ -144,7 +144,7 @@ def _pipe() -> int:
 
 
 def _flush() -> None:
-    """Write the rest now: Python would complain at its end where nobody reads it."""
+    """Flush now: Python would complain at exit if the pipe is closed."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -184,7 +184,7 @@ class Ending:
             self._done.result()
 
     def failed(self, error: Exception) -> None:
-        """It can't go on."""
+        """End it with an error."""
         if not self._done.done():
             self._done.set_exception(error)
 

@@ -64,7 +64,7 @@ def _print_version(wanted: bool) -> None:
 def start(
     *,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """A message hub that speaks five protocols on one routing core."""

@@ -36,12 +36,12 @@ Sets = Annotated[
     typer.Option(
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="Set any key; wins over the file. A TOML value, anything else is a string. May be repeated.",
+        help="Set any key; overrides the file. The value is TOML, or else a string. May be repeated.",
     ),
 ]
 Insecure = Annotated[
     bool,
-    typer.Option("--insecure", help="Allow listening beyond loopback though there is no [auth]."),
+    typer.Option("--insecure", help="Allow listening beyond loopback without [auth]."),
 ]
 
 
@@ -53,7 +53,7 @@ def examples(*commands: str) -> str:
 
 @contextmanager
 def config_errors_reported() -> Iterator[None]:
-    """Print what is wrong with a configuration, a line for each problem, and leave with 1."""
+    """Print the mistakes in a configuration, one per line, and exit with 1."""
     from polywire.server.config import ConfigError  # noqa: PLC0415 - slow to import, and not every command needs it
 
     try:
@@ -68,7 +68,7 @@ DEFAULT_URL: Final = "umq://127.0.0.1:7101"
 """A hub on this machine, over the protocol that carries most of what the commands can say."""
 
 DEMAND_URL: Final = "fmqp://127.0.0.1:7103"
-"""The same for demand, which only FMQP tells."""
+"""The same for demand, which only FMQP supports."""
 
 CONNECT_TIME: Final = 10.0
 
@@ -78,35 +78,35 @@ Url = Annotated[
         "--url",
         "-u",
         metavar="URL",
-        help="Where to, such as mqtt://host or fmqps://host:7103. Without it POLYWIRE_URL, or a hub on this machine.",
+        help="URL of the server, such as mqtt://host or fmqps://host:7103. Default: POLYWIRE_URL, or a local hub.",
     ),
 ]
 User = Annotated[
     str | None,
-    typer.Option("--user", help="Who to be; the password is POLYWIRE_PASSWORD, or stands in the URL.", metavar="NAME"),
+    typer.Option("--user", help="User name; the password is taken from POLYWIRE_PASSWORD or the URL.", metavar="NAME"),
 ]
 TokenFile = Annotated[
     Path | None,
-    typer.Option("--token-file", metavar="FILE", help="A token to show; without it POLYWIRE_TOKEN, if that is set."),
+    typer.Option("--token-file", metavar="FILE", help="File with a token. Default: the token in POLYWIRE_TOKEN."),
 ]
 Ca = Annotated[
     Path | None,
-    typer.Option("--ca", metavar="FILE", help="Trust these authorities with TLS, not the system's."),
+    typer.Option("--ca", metavar="FILE", help="CA certificates to trust for TLS, instead of the system's."),
 ]
 Certificate = Annotated[
     Path | None,
-    typer.Option("--cert", metavar="FILE", help="A certificate of our own for TLS; its key may be in the same file."),
+    typer.Option("--cert", metavar="FILE", help="Client certificate for TLS; its key may be in the same file."),
 ]
 Key = Annotated[Path | None, typer.Option("--key", metavar="FILE", help="The key of --cert.")]
 ConnectTime = Annotated[
     float,
-    typer.Option("--connect-time", metavar="SECONDS", min=0.001, help="How long connecting may take."),
+    typer.Option("--connect-time", metavar="SECONDS", min=0.001, help="How long to wait for the connection."),
 ]
-Qos = Annotated[int, typer.Option("--qos", min=0, max=2, help="With MQTT: the quality of service.")]
+Qos = Annotated[int, typer.Option("--qos", min=0, max=2, help="MQTT only: quality of service.")]
 ClientId = Annotated[
     str | None,
     typer.Option(
-        "--client-id", metavar="NAME", help="With MQTT and sABC: who we are; the server keeps the session then."
+        "--client-id", metavar="NAME", help="MQTT and sABC only: client id; the server then keeps the session."
     ),
 ]
 

@@ -1,6 +1,6 @@
 """What the commands write: messages as text, lines, JSON or bytes, short numbers and rates, and progress bars.
 
-What came from elsewhere is never written to a terminal as it is: control characters could do anything there.
+Data from outside is never written to a terminal unescaped: control characters could do anything there.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ Format = Annotated[
     typer.Option(
         "--format",
         "-o",
-        help="text: channel, tab, body; body: the body and a line break; json: an object a line; raw: the octets of "
-        "the bodies and nothing between them.",
+        help="text: channel, tab, body; body: the body and a line break; json: one JSON object per line; raw: only "
+        "the bytes of the bodies.",
     ),
 ]
 
@@ -56,7 +56,7 @@ def shown(text: str) -> str:
 
 
 def shown_body(body: bytes, most: int | None = None) -> str:
-    """A body on one line: its text, or ASCII with escapes where it is none; of a long one the first ``most`` octets."""
+    """A body on one line: its text, or ASCII with escapes where it is none; of a long one the first ``most`` bytes."""
     start = body if most is None else body[:most]
     try:
         return shown(start.decode())
@@ -96,7 +96,7 @@ def plain_headers(headers: "Mapping[str, Header]") -> dict[str, str | int | floa
 
 
 def encoded(message: "Message", form: Form, *, terminal: bool, received: datetime | None = None) -> bytes:
-    """A message as it is written, the end of its line included."""
+    """A message as it is written, including the line end."""
     if form is Form.raw:
         return message.body
     if form is Form.json:
@@ -194,7 +194,7 @@ class Rate:
         if highest <= 0:
             return BARS[0] * len(self._steps)
         last = len(BARS) - 1
-        # What is little is still to be told from nothing.
+        # A small value must differ from zero.
         return "".join(BARS[0 if step <= 0 else max(1, round(step / highest * last))] for step in self._steps)
 
 
@@ -220,12 +220,12 @@ def took(seconds: float) -> str:
 
 
 Advance = Callable[[int, str], None]
-"""Called with what is done so far, and a few words about it."""
+"""Called with the progress so far and a short description."""
 
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Advance]:
-    """A bar from 0 to ``total`` (None: nobody knows), while the block runs."""
+    """A bar from 0 to ``total`` (None if unknown), while the block runs."""
     if not sys.stderr.isatty():
         yield lambda _done, _words: None
         return

@@ -1,4 +1,4 @@
-"""``polywire pipeline``: turn the journal into tables, once or continuously, and look at them.
+"""``polywire pipeline``: turn the journal into tables, once or continuously, and query them.
 
 Spark and rich are imported by the commands themselves, so that the others start quickly.
 """
@@ -51,10 +51,10 @@ JournalPlace = Annotated[
 ]
 LakePlace = Annotated[str, typer.Option("--lake", "-l", metavar="PLACE", help="Where the tables are.")]
 Token = Annotated[
-    str | None, typer.Option("--token", envvar="POLYWIRE_TOKEN", help="The token for a hub that asks for one.")
+    str | None, typer.Option("--token", envvar="POLYWIRE_TOKEN", help="Token for a hub that requires one.")
 ]
 Tables = Annotated[
-    str | None, typer.Option("--tables", "-t", metavar="NAME,…", help="Only these tables, and what they are made of.")
+    str | None, typer.Option("--tables", "-t", metavar="NAME,…", help="Only these tables and those they depend on.")
 ]
 Files = Annotated[
     list[Path] | None, typer.Argument(metavar="[FILE]…", help="Python files with tables of your own (@table).")
@@ -77,7 +77,7 @@ LAKE = "lake"
     )
 )
 def group() -> None:
-    """Turn the journal into tables, exactly once, and look at them."""
+    """Turn the journal into tables, exactly once, and query them."""
 
 
 @app.command(
@@ -114,9 +114,9 @@ def run(
     ] = 8,
     config: ConfigFile = None,
 ) -> None:
-    """Write the tables, and go on as long as the journal grows; or, with --once, until all that is there is written.
+    """Write the tables and keep them up to date; with --once, stop when all existing rows are written.
 
-    Started again after whatever end, it goes on where it was: each row of the journal counts once.
+    It continues where it stopped, however it ended: each row of the journal counts once.
     """
     with errors_reported():
         from polywire.pipeline.jobs import Job, closure, trigger_interval  # noqa: PLC0415 - see above
@@ -134,7 +134,7 @@ def run(
             options=pairs("--option", options),
             retries=retries,
         )
-        closure(job.wanted, job.tables)  # a wrong name is told before anybody waits for Spark
+        closure(job.wanted, job.tables)  # a wrong name is reported before Spark starts
         runner = Runner(start_spark(master, memory, conf), job)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: runner.stop())
@@ -154,7 +154,7 @@ def run(
 def backfill(
     first: Annotated[str, typer.Option("--from", metavar="DAY", help="The first day (UTC).")],
     last: Annotated[
-        str | None, typer.Option("--to", metavar="DAY", help="The last day; the first one if missing.")
+        str | None, typer.Option("--to", metavar="DAY", help="The last day. Default: the first day.")
     ] = None,
     files: Files = None,
     journal: JournalPlace = None,
@@ -166,7 +166,7 @@ def backfill(
     conf: Conf = None,
     config: ConfigFile = None,
 ) -> None:
-    """Make whole days of the tables anew from the journal, and put them in the place of what is there."""
+    """Make whole days of the tables again from the journal, and put them in the place of what is there."""
     with errors_reported():
         from polywire.pipeline.jobs import Job  # noqa: PLC0415 - see above
         from polywire.pipeline.runner import backfill as fill  # noqa: PLC0415 - see above
@@ -182,14 +182,14 @@ def backfill(
         spark = start_spark(master, memory, conf)
         with waiting("writing"):
             for name in fill(spark, job, begin, end):
-                typer.echo(f"{name}: {begin} to {end} made anew")
+                typer.echo(f"{name}: {begin} to {end} rebuilt")
 
 
 @app.command(epilog=examples("polywire pipeline status", "polywire pipeline status --json"))
 def status(
     lake: LakePlace = LAKE,
     token: Token = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """How far each query is: rows and seconds behind the journal, throughput, its last step."""
     with errors_reported():
@@ -204,10 +204,10 @@ def status(
     )
 )
 def query(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="What to ask; the tables have their own names.")],
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="The SQL query; each table is available under its name.")],
     lake: LakePlace = LAKE,
     files: Annotated[list[Path] | None, typer.Option("--file", help="Python files with tables of your own.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many rows to show at most.")] = 1000,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Show at most this many rows.")] = 1000,
     form: Annotated[Format, typer.Option("--format", "-o", help="A table, JSON lines or CSV.")] = Format.table,
     master: Master = None,
     memory: Memory = None,
@@ -239,14 +239,14 @@ def report(
         from polywire.pipeline.report import write_report  # noqa: PLC0415 - see above
 
         spark = start_spark(master, memory, conf)
-        with waiting("asking the tables"):
+        with waiting("querying the tables"):
             write_report(spark, place(lake), out)
         typer.echo(f"wrote {out}")
 
 
 @contextmanager
 def errors_reported() -> Iterator[None]:
-    """Print what is wrong in one line, and leave with 1."""
+    """Print errors in one line, and exit with 1."""
     try:
         yield
     except PolywireError as error:
@@ -255,7 +255,9 @@ def errors_reported() -> Iterator[None]:
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in {"pyspark", "pandas"}:
             raise
-        typer.echo(f"polywire pipeline: {error.name} is not installed: pip install 'polywire[pipeline]'", err=True)
+        typer.echo(
+            f"polywire pipeline: {error.name} is not installed: pip install 'polywire[pipeline]' installs it", err=True
+        )
         raise typer.Exit(1) from None
 
 
@@ -290,7 +292,7 @@ def journal_place(given: str | None, config: Path | None) -> str:
 
 
 def place(given: str) -> str:
-    """A folder or URI that means the same wherever it is read."""
+    """A directory or URI that means the same wherever it is read."""
     return given if "://" in given else str(Path(given).absolute())
 
 
@@ -411,7 +413,7 @@ def write_rows(columns: list[str], rows: list[tuple[Any, ...]], form: Format) ->
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; octets that are no text in hexadecimal."""
+    """A value as JSON has it; bytes that are no text in hexadecimal."""
     if isinstance(value, (bytes, bytearray)):
         return _text(value)
     if isinstance(value, datetime):

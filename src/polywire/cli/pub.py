@@ -30,7 +30,7 @@ Bodies = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[BODY]...",
-        help="What to send, a message each; - is standard input. Without any, standard input.",
+        help="Message bodies; - is standard input. Default: standard input.",
         show_default=False,
     ),
 ]
@@ -48,7 +48,7 @@ Lines = Annotated[
 ]
 Headers = Annotated[
     list[str] | None,
-    typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header beside the body. May be repeated."),
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header to send with the body. May be repeated."),
 ]
 ContentType = Annotated[
     str | None, typer.Option("--content-type", "-t", metavar="TYPE", help="What the body is, such as application/json.")
@@ -128,7 +128,7 @@ async def _standard_input() -> AsyncIterator[bytes]:
                 found = error
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, found)
-            except RuntimeError:  # the loop has ended, and nobody wants it
+            except RuntimeError:  # the loop has ended
                 return
 
     threading.Thread(target=read, name="standard input", daemon=True).start()
@@ -140,7 +140,7 @@ async def _standard_input() -> AsyncIterator[bytes]:
 
 
 WINDOW: Final = 512
-"""Messages that may be under way at once."""
+"""Messages that may be in flight at once."""
 
 WINDOW_OCTETS: Final = 1024 * 1024
 
@@ -160,21 +160,21 @@ def pub(
     body: Bodies = None,
     file: Files = None,
     lines: Lines = False,
-    queue: Annotated[bool, typer.Option("--queue", "-q", help="CHANNEL is a queue, to put into.")] = False,
-    retain: Annotated[bool, typer.Option("--retain", "-r", help="Kept for later subscribers.")] = False,
+    queue: Annotated[bool, typer.Option("--queue", "-q", help="CHANNEL is the name of a queue.")] = False,
+    retain: Annotated[bool, typer.Option("--retain", "-r", help="Retain the message for later subscribers.")] = False,
     header: Headers = None,
     content_type: ContentType = None,
-    repeat: Annotated[int, typer.Option("--repeat", "-n", min=1, help="Send each body so many times.")] = 1,
+    repeat: Annotated[int, typer.Option("--repeat", "-n", min=1, help="Send each body this many times.")] = 1,
     every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0, help="Wait so long between two messages.")
+        float, typer.Option("--every", metavar="SECONDS", min=0, help="Time to wait between two messages.")
     ] = 0.0,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="How long an acknowledgement may take.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="How long to wait for an acknowledgement.")
     ] = 30.0,
 ) -> None:
     """Publish messages to a topic, or put them into a queue.
 
-    Leaves with 0 when the server has acknowledged all of them; over FMQP and with --qos 0, which know no
+    Exits with 0 when the server has acknowledged all of them; over FMQP and with --qos 0, which know no
     acknowledgement, when they are sent.
     """
 

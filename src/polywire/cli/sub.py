@@ -35,17 +35,15 @@ def sub(
         list[str],
         typer.Argument(metavar="PATTERN...", help="Topics: * is one level, a last ** any number.", show_default=False),
     ],
-    queue: Annotated[
-        bool, typer.Option("--queue", "-q", help="PATTERN is the name of a queue, to take messages from.")
-    ] = False,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
+    queue: Annotated[bool, typer.Option("--queue", "-q", help="PATTERN is the name of a queue to consume.")] = False,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many messages.")] = None,
     seconds: Annotated[
-        float | None, typer.Option("--for", metavar="SECONDS", min=0.001, help="End after so long.")
+        float | None, typer.Option("--for", metavar="SECONDS", min=0.001, help="Stop after this time.")
     ] = None,
     timeout: Annotated[
         float | None,
         typer.Option(
-            "--timeout", metavar="SECONDS", min=0.001, help="Leave with 4 where no message comes for so long."
+            "--timeout", metavar="SECONDS", min=0.001, help="Exit with 4 if no message arrives for this time."
         ),
     ] = None,
     form: Annotated[
@@ -53,14 +51,15 @@ def sub(
         typer.Option(
             "--format",
             "-o",
-            help="text: channel, tab, body; body: the body and a line break; json: an object a line; raw: the octets "
-            "of the bodies and nothing between them. On a terminal a live view unless given, in a pipe text.",
+            help="text: channel, tab, body; body: the body and a line break; json: one JSON object per line; raw: only "
+            "the bytes of the bodies. Default: a live view on a terminal, text in a pipe.",
         ),
     ] = None,
 ) -> None:
-    """Subscribe to topics, or take from a queue, and show what comes until Ctrl-C.
+    """Subscribe to topics, or consume a queue, and print messages until Ctrl-C.
 
-    On a terminal it is a live view: rates, channels and the last messages. A lost connection comes back by itself.
+    On a terminal it shows a live view: rates, channels and the last messages. A lost connection is restored
+    automatically.
     """
 
     async def work() -> None:
@@ -85,7 +84,7 @@ async def receive(bus: "Bus", patterns: Sequence[str], handle: Handle, ending: E
         async with bus.queue(name) as messages:
             async for message in messages:
                 if not ending.message():
-                    return  # not acknowledged, so somebody else gets it
+                    return  # not acknowledged, so another consumer gets it
                 handle(message)
                 if ending.broken:
                     return
@@ -135,12 +134,12 @@ demand_epilog = examples(
 def demand(
     connection: Connection,
     pattern: Annotated[str, typer.Argument(help="Topics; * is one level.", show_default=False)],
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many changes.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many changes.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Watch how many subscribers topics have, on whatever protocol: a line for each change, until Ctrl-C.
+    """Watch how many subscribers topics have, on all protocols: one line per change, until Ctrl-C.
 
-    Only FMQP tells this. What is known already comes first.
+    This works over FMQP only. The current numbers are printed first.
     """
 
     async def work() -> None:

@@ -13,7 +13,7 @@ DEFAULT_FILE = Path("polywire.users")
 
 app = typer.Typer(
     name="user",
-    help="Add, remove, list and check the users of a file of users.",
+    help="Add, remove, list and check users.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -30,11 +30,11 @@ def add(
     name: Name,
     file: File = DEFAULT_FILE,
     group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", help="A group the user is in; may be given again.")
+        list[str] | None, typer.Option("--group", "-g", help="A group the user is in; may be repeated.")
     ] = None,
     password_stdin: FromStdin = False,
     no_password: Annotated[
-        bool, typer.Option("--no-password", help="No password: known by certificate or listener only.")
+        bool, typer.Option("--no-password", help="No password: identified by certificate or listener only.")
     ] = False,
 ) -> None:
     """Add a user, or give one a new password and new groups.
@@ -53,7 +53,7 @@ def add(
     if no_password and password_stdin:
         fail("--no-password and --password-stdin exclude each other", code=2)
     try:
-        # An impossible name is told before anybody types a password for it.
+        # A wrong name is reported before a password is typed.
         user = make_user(name, None, tuple(group or ()))
         if not no_password:
             user = make_user(name, ask_password(twice=True, from_stdin=password_stdin), user.groups)
@@ -76,7 +76,7 @@ def remove(name: Name, file: File = DEFAULT_FILE) -> None:
     except UserFileError as error:
         fail(str(error))
     if not removed:
-        fail(f"{file}: there is no user {name!r}; 'polywire user list' shows those there are")
+        fail(f"{file}: there is no user {name!r}; 'polywire user list' shows the users")
     typer.echo(f"removed {name} from {file}")
 
 
@@ -132,24 +132,24 @@ def check(name: Name, file: File = DEFAULT_FILE, password_stdin: FromStdin = Fal
         fail(str(error))
     identity = users.verify(name, ask_password(twice=False, from_stdin=password_stdin))
     if identity is None:
-        fail(f"{name}: there is no such user, or the password is another one")
-    typer.echo(f"{name}: the password is right")
+        fail(f"{name}: no such user, or wrong password")
+    typer.echo(f"{name}: the password is correct")
     if name in users.outdated():
         typer.echo(
-            f"warning: the hash of {name} was made with other parameters than are used today; "
+            f"warning: the hash of {name} was made with outdated parameters; "
             f"'polywire user add {name}' makes a new one",
             err=True,
         )
 
 
 def ask_password(*, twice: bool, from_stdin: bool) -> str | bytes:
-    """The password: the first line of standard input, octet by octet, or what is typed without being shown."""
+    """The password: the first line of standard input, byte by byte, or what is typed without being shown."""
     from polywire.security.users import MAX_PASSWORD  # noqa: PLC0415 - see above
 
     if from_stdin:
         return typer.get_binary_stream("stdin").readline(MAX_PASSWORD + 3).rstrip(b"\r\n")
     if not sys.stdin.isatty():
-        fail("standard input is not a terminal to ask for a password; use --password-stdin", code=2)
+        fail("standard input is not a terminal, so no password can be typed; use --password-stdin", code=2)
     password: str = typer.prompt("Password", hide_input=True, confirmation_prompt=twice)
     return password
 

@@ -1,4 +1,4 @@
-"""The live view of ``polywire sub``: how fast, from which channels, and what came last."""
+"""The live view of ``polywire sub``: rates, channels and the latest messages."""
 
 import asyncio
 import collections
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 CHANNELS: Final = 5000
-"""Channels that are counted each by itself; those that come later count together."""
+"""Channels that are counted separately; later ones are counted together."""
 
 OTHERS: Final = "(others)"
 REFRESH: Final = 0.25
@@ -31,7 +31,7 @@ FRAME: Final = 6
 
 
 class Channel:
-    """What came from one channel."""
+    """What was received from one channel."""
 
     __slots__ = ("count", "last", "name", "octets")
 
@@ -43,7 +43,7 @@ class Channel:
 
 
 class View:
-    """What has come, and how it looks. ``connected`` tells whether there is a connection."""
+    """What was received, and how it is shown. ``connected`` returns whether there is a connection."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class View:
         line.append("● " if self._connected() else "○ ", style="green" if self._connected() else "bold red")
         line.append(shown(self._title), style="bold")
         if not self._connected():
-            line.append("  away, coming back", style="red")
+            line.append("  disconnected, reconnecting", style="red")
         line.append(f"\n  {self.messages} messages  {short(self._rate.now)}/s  {short(self.octets, 'B')}  ")
         line.append(self._rate.bars(), style="cyan")
         return line

@@ -21,7 +21,7 @@ TANK = 100
 
 
 class Sensor:
-    """A thermometer on FMQP that measures only while somebody watches: measuring costs battery."""
+    """A thermometer on FMQP that measures only while someone is watching, to save its battery."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -32,7 +32,7 @@ class Sensor:
         self.asleep.set()
 
     async def run(self) -> None:
-        """Measure when asked to, for ever."""
+        """Measure when asked to, forever."""
         async with polywire.connect(self._url) as bus:
             measuring: asyncio.Task[None] | None = None
             try:

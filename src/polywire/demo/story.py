@@ -1,7 +1,7 @@
-"""The story that ``polywire demo`` tells, scene by scene, and the hub it plays on.
+"""The scenes of ``polywire demo``, and the hub they run on.
 
-The hub is a process of its own, with a journal; it is killed and started again on the same ports. Each scene checks
-that what it tells is true. ``run_both`` is ``make run``: hub and pipeline in the foreground until they are stopped.
+The hub is a separate process with a journal; it is killed and restarted on the same ports. Each scene checks that what
+it prints is true. ``run_both`` is ``make run``: hub and pipeline in the foreground until they are stopped.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ async def run_both(folder: Path, say: Callable[[str], None], *, tables: bool = T
     for each in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(each, stopped.set)
     journal, lake = folder / "journal", folder / "lake"
-    # The hub ends last, so that the pipeline gets what it leaves behind. Ctrl-C is for us, who tell both in order.
+    # The hub ends last, so that the pipeline gets its last rows. Ctrl-C goes to this process, which stops both.
     hub = await _started("serve", "--set", f"journal.path={journal}")
     processes = [hub]
     if tables:
@@ -120,7 +120,7 @@ JOBS = 40
 PIPELINE_SECONDS = 600.0
 
 QUERIES = {
-    "who spoke which protocol": "SELECT protocol, count(*) AS messages, sum(size) AS octets "
+    "who spoke which protocol": "SELECT protocol, count(*) AS messages, sum(size) AS bytes "
     "FROM messages GROUP BY protocol ORDER BY messages DESC",
     "the gardener's calls": "SELECT service, method, outcome, count(*) AS calls, "
     "round(avg(latency_ms), 1) AS ms FROM calls GROUP BY service, method, outcome ORDER BY outcome DESC",
@@ -130,7 +130,7 @@ QUERIES = {
 
 
 class Story:
-    """One telling, in a folder of its own. ``say`` prints a line."""
+    """One telling, in a directory of its own. ``say`` prints a line."""
 
     def __init__(self, folder: Path, say: Callable[[str], None], *, tables: bool = True) -> None:
         self._folder = folder
