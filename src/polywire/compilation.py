@@ -1,8 +1,8 @@
 """Which modules mypyc compiles, and whether they run compiled in this process.
 
-The build asks ``hot_modules()``, in an environment that has what is needed to build and nothing else, so what this
-imports must not need more. At run time ``compiled()`` tells what was loaded, and ``POLYWIRE_PURE=1`` makes this process
-load the sources even where compiled modules are beside them.
+The build calls ``hot_modules()`` in an environment with the build requirements only, so this module must not import
+more. At run time ``compiled()`` reports what was loaded, and ``POLYWIRE_PURE=1`` makes this process load the sources
+even if there are compiled modules.
 """
 
 import importlib

@@ -14,7 +14,7 @@ class PolywireError(Exception):
 class ProtocolError(PolywireError):
     """A protocol's rule was broken.
 
-    ``rule`` is the rule's number in ``docs/protocols/<name>.md``, ``reason`` says in words what was wrong.
+    ``rule`` is the rule's number in ``docs/protocols/<name>.md``, ``reason`` describes what was wrong.
     """
 
     def __init__(self, reason: str, *, rule: str) -> None:
@@ -34,8 +34,8 @@ class RemoteProtocolError(ProtocolError):
     """The peer broke a rule that ends the connection.
 
     ``position`` is the offset, in the stream of this connection (for message transports: in the message), of the
-    octet or character where it went wrong. ``reply`` is the frame to answer with before closing, or None where the
-    protocol has no words for it. ``frames`` are the frames that were whole before the violation, in the same call
+    byte or character where it went wrong. ``reply`` is the frame to answer with before closing, or None if the
+    protocol has none. ``frames`` are the frames that were whole before the violation, in the same call
     of ``feed``: they count, the rest does not. A decoder that has raised raises the same error on every later call.
     ``oversize`` is the size of a message that is over the size limit, 0 where that is not what was wrong.
     """

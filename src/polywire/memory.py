@@ -17,7 +17,7 @@ SETTINGS = ((M_MMAP_THRESHOLD, 4 << 20), (M_TRIM_THRESHOLD, 16 << 20), (M_TOP_PA
 
 
 def tune_allocator() -> bool:
-    """Tell the allocator to keep what it has. Returns whether it could be told (glibc only)."""
+    """Make the allocator keep freed memory. Returns whether that worked (glibc only)."""
     if not sys.platform.startswith("linux"):
         return False
     try:

@@ -1,4 +1,4 @@
-"""The protocols there are. One value describes each, and whatever lists protocols is computed from these values.
+"""All protocols. One value describes each of them, and every list of protocols is computed from these values.
 
 A protocol is a package with a ``PROTOCOL`` in its ``__init__.py``. Polywire's own are in ``polywire/protocols``. Others
 are found by an entry point of the group ``polywire.protocols`` (docs/how-to/write-a-protocol.md)::
@@ -7,12 +7,12 @@ are found by an entry point of the group ``polywire.protocols`` (docs/how-to/wri
     line = "polywire_line:PROTOCOL"
 
 Descriptors are cheap to import: they name classes and functions as ``"module:name"``, a module of the protocol's own
-package, which ``Protocol.load`` imports. Other packages are looked for when something asks for all protocols, or for a
-name that none of polywire's own has.
+package, which ``Protocol.load`` imports. Other packages are searched when all protocols are needed, or a
+name that is not one of Polywire's own.
 
 A package that can't be used is left out, and ``unusable()`` says why: it can't be imported, it describes something that
-can't be, or it takes a name, code, listener or scheme that another one has. Of two packages that want the same, neither
-is used, so that it never depends on the order in which they are found; polywire's own always are.
+can't be, or it takes a name, code, listener or scheme that another one has. Of two packages that claim the same,
+neither is used, so that the result never depends on the order in which they are found; Polywire's own are always used.
 """
 
 import importlib
@@ -186,14 +186,14 @@ def built_in_names() -> tuple[str, ...]:
 
 @cache
 def by_name(name: str) -> Protocol:
-    """The protocol of that name. ``RegistryError`` where there is none."""
+    """The protocol of that name. ``RegistryError`` if there is none."""
     for found in _candidates(lambda each: each.name == name):
         return found
     raise RegistryError(_missing(f"there is no protocol {name!r}; there is {', '.join(p.name for p in protocols())}"))
 
 
 def by_listener(key: str) -> tuple[Protocol, Listener]:
-    """What is spoken on the listener with that key of ``[listen]``, and the listener."""
+    """The protocol of the listener with that key of ``[listen]``, and the listener."""
     for protocol in protocols():
         for listener in protocol.listeners:
             if listener.key == key:
@@ -259,7 +259,7 @@ def _package(entry: "EntryPoint") -> str:
 
 
 def _checked(entry: "EntryPoint") -> Protocol:
-    """The protocol that an entry point of somebody else names. ``RegistryError`` where it can't be one."""
+    """The protocol that a third party's entry point names. ``RegistryError`` if it is invalid."""
     try:
         found = entry.load()
     except Exception as error:

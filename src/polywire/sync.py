@@ -1,12 +1,12 @@
-"""The one face over all protocols for scripts and notebooks: the same names, and every call waits.
+"""The unified client for scripts and notebooks: the same names, and every call blocks.
 
     with polywire.sync.connect("fmqp://127.0.0.1:7103") as bus:
         bus.publish("home/door", "open")
         with bus.subscribe("home/*") as messages:
             for message in messages: ...
 
-Each bus has a thread with an event loop, in which the asyncio client runs; so connections stay alive, and come back,
-while the script does something else. A bus may be used by several threads. ``timeout`` is in seconds, None for ever.
+Each bus has a thread with an event loop, in which the asyncio client runs; so connections stay alive and are restored
+while the script does something else. Several threads may share a bus. ``timeout`` is in seconds, None: no limit.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 TOGETHER: Final = 1000
-"""Messages of ``publish_all`` that are under way at once."""
+"""Messages of ``publish_all`` that are in flight at once."""
 
 
 class Thread:
@@ -196,7 +196,7 @@ class Jobs(Messages[Message]):
 
 
 class Bus:
-    """A connection that comes back by itself. Made by ``polywire.sync.connect``."""
+    """A connection that reconnects automatically. Created by ``polywire.sync.connect``."""
 
     def __init__(self, thread: Thread, bus: asynchronous.Bus) -> None:
         self._thread = thread
@@ -289,7 +289,7 @@ class Bus:
         self._thread.wait("the ping", self._bus.ping(), timeout)
 
     def close(self) -> None:
-        """Send what can be sent, say goodbye, and leave nothing behind."""
+        """Send what can be sent, and close the connection."""
         self._end()
 
 
@@ -358,7 +358,7 @@ def connect(
 
 
 def _end(thread: Thread, bus: asynchronous.Bus) -> None:
-    """Close a bus, by its program or because nobody holds it any more."""
+    """Close a bus, by its program or because it is no longer referenced."""
     try:
         thread.wait("closing", bus.close())
     finally:

@@ -11,7 +11,7 @@ from typing import ClassVar, Final, final
 from mypy_extensions import mypyc_attr
 
 RAW_KEPT = 1024
-"""How many octets of a discarded frame are kept for whoever wants to see what it was."""
+"""How many bytes of a discarded frame are kept for diagnosis."""
 
 
 class Role(Enum):
@@ -51,7 +51,7 @@ class Frame:
 class Discarded(Frame):
     """A frame that broke a rule and was dropped, where the protocol lets the connection live on.
 
-    ``raw`` holds at most its first ``RAW_KEPT`` octets, ``size`` says how many it had in all. ``reply`` is the frame
+    ``raw`` holds at most its first ``RAW_KEPT`` bytes, ``size`` says how many it had in all. ``reply`` is the frame
     to answer with, or None where the protocol answers nothing.
     """
 
@@ -86,7 +86,7 @@ class Run:
         self.qos: Final = qos
 
     def octets(self) -> bytes:
-        """The frames of the run as they stand on the wire."""
+        """The frames of the run as they are on the wire."""
         return self.data[self.start : self.end]
 
     def __repr__(self) -> str:

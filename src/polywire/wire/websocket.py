@@ -61,17 +61,17 @@ def binary(payload: bytes) -> bytes:
 
 
 def close(code: int, reason: bytes = b"") -> bytes:
-    """The frame that ends the connection, with a status code of RFC 6455 and at most 123 octets of UTF-8."""
+    """The frame that ends the connection, with a status code of RFC 6455 and at most 123 bytes of UTF-8."""
     return header(CLOSE, 2 + len(reason)) + code.to_bytes(2, "big") + reason
 
 
 def header(opcode: int, length: i64) -> bytes:
-    """What stands before a payload of this length. A server's frames are not masked."""
+    """The header of a payload of this length. A server's frames are not masked."""
     return _header(opcode, length, 0).getvalue()
 
 
 def masked(opcode: int, payload: bytes, key: i64) -> bytes:
-    """A client's message in one frame; ``key`` is 32 bits nobody can foresee."""
+    """A client's message in one frame; ``key`` is 32 unpredictable bits."""
     length: i64 = len(payload)
     out = _header(opcode, length, MASKED)
     write_i32_le(out, i32(key if key < 0x8000_0000 else key - 0x1_0000_0000))
@@ -127,7 +127,7 @@ class Reader:
         self._kind: i64 = 0  # opcode of the message that has begun, 0 if none has
         self._parts = bytearray()  # of that message
         self._begun = bytearray()  # a frame that is not complete
-        self._wanted: i64 = 0  # bytes needed to go on with it
+        self._wanted: i64 = 0  # bytes needed to continue with it
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """Read what has arrived."""
