@@ -13,7 +13,7 @@ from tests.faults.friends import FmqpFriend, Friend, HungUpError, MicromsgFriend
 from tests.hub_process import HubProcess, running_hub
 
 EACH = pytest.mark.parametrize("key", ["umq", "micromsg", "mqtt", "sabc"])
-NO_QUEUE = "the hub has no room for another queue"
+NO_QUEUE = "the limit on queues is reached"
 BODY = b"x" * 3700
 
 
@@ -114,7 +114,7 @@ def test_what_can_not_be_retained_is_refused_or_where_that_can_not_be_said_deliv
     hub: HubProcess, client: Friend, key: str
 ) -> None:
     expected = {
-        "umq": "E1:9 Limit exceeded: no room for another retained message",
+        "umq": "E1:9 Limit exceeded: the limit on retained messages is reached",
         "mqtt": str(mqtt.Puback(7)),  # which has no word for it
     }
     listener = friend(hub, "fmqp")

@@ -1,1 +1,1 @@
-"""The routing core: channels, routes, queues, calls, retained messages. It knows no protocol's octets."""
+"""The routing core: channels, routes, queues, calls, retained messages. It knows no protocol's bytes."""

@@ -63,7 +63,7 @@ class AccessRuleError(PolywireError):
 @final
 @mypyc_attr(acyclic=True)
 class AccessRule:
-    """One rule: who (``user``, or ``group``, or with neither everybody), by which protocol ("" for any), does what.
+    """One rule: who (``user``, or ``group``, or everybody with neither), on which protocol ("" for any), may do what.
 
     ``channels`` are patterns with ``*`` for one level, a last ``**`` for any number of them, and ``{user}`` for the
     client's own name. For ``call`` and ``serve`` they are names of services.
@@ -86,7 +86,7 @@ class AccessRule:
         self.protocol: Final = protocol
         self.deny: Final = deny
         if user and group:
-            raise AccessRuleError("group", "a rule is for a user or for a group; make two rules of it")
+            raise AccessRuleError("group", "a rule is for a user or for a group; write two rules")
         if not self.actions:
             raise AccessRuleError("actions", f"a rule needs at least one of {', '.join(ACTIONS)}")
         for action in self.actions:
@@ -128,13 +128,13 @@ class AccessRule:
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """Why ``pattern`` can't stand in a rule, or None where it can."""
+    """Why ``pattern`` is not allowed in a rule, or None if it is."""
     problem = name_problem(pattern)
     if problem is not None:
         return problem
     levels = pattern.split("/")
     if "**" in levels[:-1]:
-        return "'**' stands at the end only; '*' is one level"
+        return "'**' is only allowed at the end; '*' is one level"
     for level in levels:
         if level not in {"*", "**"} and "*" in level:
             return f"'*' is a whole level, {level!r} has it inside"
@@ -142,12 +142,12 @@ def pattern_problem(pattern: str) -> str | None:
             return "a rule writes '*' for MQTT's '+', and '**' for its '#'"
         inside = level.replace(USER, "")
         if "{" in inside or "}" in inside:
-            return f"{USER} is the only placeholder there is"
+            return f"{USER} is the only placeholder"
     return None
 
 
 def fits_in_a_pattern(name: str) -> bool:
-    """Whether a user's name may stand for ``{user}``: it is one level, and no protocol reads a wildcard in it."""
+    """Whether a user's name may replace ``{user}``: it is one level and contains no wildcard of any protocol."""
     if not name or name.startswith("$"):
         return False
     for character in name:
@@ -213,7 +213,7 @@ class Grants:
 
 
 EVERYTHING: Final = Grants((), everything=True)
-"""What everybody may do where there is no rule."""
+"""Rights without any rule: everything is allowed."""
 
 NOTHING: Final = Grants(())
 """What a client may do whose login has been revoked."""

@@ -20,13 +20,13 @@ MAX_LEVELS: Final = 200
 def name_problem(name: str) -> str | None:
     """Why ``name`` can't be a channel, or None where it can."""
     if not name:
-        return "a channel's name is not empty"
+        return "a channel's name must not be empty"
     if "\0" in name:
-        return "a channel's name holds no NUL"
+        return "a channel's name must not contain NUL"
     if name.count("/") >= MAX_LEVELS:
         return f"a channel has at most {MAX_LEVELS} levels, this one has {name.count('/') + 1}"
     if len(name) * 4 > MAX_OCTETS and len(name.encode(errors="replace")) > MAX_OCTETS:
-        return f"a channel's name has at most {MAX_OCTETS} octets"
+        return f"a channel's name has at most {MAX_OCTETS} bytes"
     return None
 
 

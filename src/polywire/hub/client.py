@@ -1,4 +1,4 @@
-"""A connected client as the hub sees it, whatever protocol it speaks."""
+"""A connected client as the hub sees it, independent of its protocol."""
 
 from typing import Final, final
 
@@ -51,8 +51,8 @@ class Wills:
 class Client:
     """One connection. ``name`` is what the client calls itself, ``identity`` who it proved to be.
 
-    ``number`` is unique while the hub runs; ``protocol`` numbers its protocol for cut-through; ``local`` tells that
-    it came by loopback or a Unix socket.
+    ``number`` is unique while the hub runs; ``protocol`` numbers its protocol for cut-through; ``local``: it
+    connected over loopback or a Unix socket.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Client:
         self.forwards_empty = True  # whether subscribers get what it publishes without a body
 
     def may_signal(self, channel: str) -> bool:
-        """Whether the client may tell the hub to stop: by a rule, or without rules from this machine only."""
+        """Whether the client may stop the hub: if a rule allows it, or without rules if it is on this machine."""
         return self.local if self.grants.everything else self.grants.may_signal(channel)
 
     def deliver(self, data: bytes | memoryview, channel: str) -> bool:

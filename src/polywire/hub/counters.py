@@ -1,4 +1,4 @@
-"""What the hub counts, by protocol. Plain integers: reading them is somebody else's work."""
+"""What the hub counts, by protocol. Plain integers; ``server.metrics`` exports them."""
 
 from typing import Final, final
 

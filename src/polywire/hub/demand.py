@@ -1,7 +1,7 @@
-"""How many subscribers each topic has, and who wants to hear when that changes.
+"""How many subscribers each topic has, and who is notified when that changes.
 
-Demand is counted by the exact pattern subscribed to, over all protocols, once per client. A watcher is kept under a
-pattern of its own and hears of every topic that meets it, under that topic's name.
+Demand is counted by the exact pattern subscribed to, over all protocols, once per client. A watcher is kept under its
+own pattern and is notified of every topic that matches it, under that topic's name.
 
 A topic that has lost its last subscriber is remembered, so that a late watcher can tell "no longer wanted" from "never
 wanted". Only so many are: the topics deserted longest ago are forgotten first.
@@ -24,7 +24,7 @@ MAX_NODES: Final = 200_000
 """Deserted topics are forgotten while the names take more nodes of a trie than this."""
 
 AT_ONCE: Final = 64
-"""Watchers that are told of a change at once; where there are more, they are told in slices."""
+"""Up to this many watchers are notified of a change at once; more are notified in slices."""
 
 TELLING: Final = "demand"
 """The owner of that work."""
@@ -45,9 +45,9 @@ class Watcher:
 
 @final
 class Demand:
-    """Subscribers by topic, and the watchers. ``work`` is where many watchers are told.
+    """Subscribers by topic, and the watchers. ``work`` notifies many watchers in slices.
 
-    Methods that change the demand name who has caused that, so that the changes of one client don't delay the others'.
+    Methods that change the demand name the client that caused it, so that one client's changes don't delay the others'.
     """
 
     def __init__(self, work: Work, *, most_deserted: int = MAX_DESERTED) -> None:
@@ -101,7 +101,7 @@ class Demand:
         self._tell(topic, self.count(topic), cause)
 
     def watch(self, watcher: Watcher, *, remind: bool = True) -> None:
-        """Tell the watcher of every change from now on, and of today's demand, unless somebody else does that."""
+        """Notify the watcher of every change from now on, and of the current demand unless the caller does that."""
         watcher.watching = True
         self._watchers.add(watcher.pattern, watcher)
         search = self.search(watcher) if remind else None
@@ -113,7 +113,7 @@ class Demand:
                 watcher.demand(topic, self.count(topic))
 
     def search(self, watcher: Watcher) -> Search:
-        """The topics whose demand a watcher is to be told, remembered deserted ones included, in steps."""
+        """The topics whose demand a watcher gets, including remembered ones without subscribers, in steps."""
         return self._names.search(watcher.pattern)
 
     def unwatch(self, watcher: Watcher) -> bool:
@@ -122,11 +122,11 @@ class Demand:
         return self._watchers.discard(watcher.pattern, watcher)
 
     def watchers(self, topic: str) -> list[Watcher]:
-        """Who is to be told of this topic."""
+        """The watchers of this topic."""
         return self._watchers.find(topic)
 
     def next_untold(self) -> str | None:
-        """The topic whose watchers are to be told next. Those who cause changes take turns."""
+        """The topic whose watchers are notified next. The clients that caused changes take turns."""
         if not self.untold:
             return None
         cause, topics = self.untold.popitem(last=False)
@@ -141,7 +141,7 @@ class Demand:
     def _desert(self, topic: str) -> None:
         """Remember a topic without subscribers, and forget the oldest one where there are too many.
 
-        A topic under ``$`` is forgotten at once: only the hub publishes there, so nobody asks whether it is wanted.
+        A topic under ``$`` is forgotten at once: only the hub publishes there, so its demand does not matter.
         """
         if len(topic) > LONGEST_DESERTED or topic == "$" or topic.startswith("$/"):
             self._names.discard(topic)
@@ -153,7 +153,7 @@ class Demand:
 
     def _tell(self, topic: str, count: int, cause: object) -> None:
         if len(self._watchers) == 0 or topic in self._untold_topics:
-            return  # in the second case the watchers will be told the count of that time
+            return  # in the second case the watchers will get the count of that time
         watchers = self._watchers.find(topic)
         if len(watchers) <= AT_ONCE:
             for watcher in watchers:

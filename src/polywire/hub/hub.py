@@ -81,7 +81,7 @@ _names: Final = Names()
 class Hub:
     """One hub. ``soon`` runs a function when the turn of the loop ends, ``later`` after some seconds.
 
-    ``clock`` is the time of day, for timestamps; ``monotonic`` measures durations, and is not set by anybody. Both
+    ``clock`` is the time of day, for timestamps; ``monotonic`` measures durations, and never jumps. Both
     count nanoseconds. Connections and calls are numbered from ``first_number`` on.
     """
 
@@ -123,7 +123,7 @@ class Hub:
         self.wills_size = 0
         self.draining = False
         self.regranting = 0  # clients whose new rights are not yet applied to all they have
-        self.on_regranted: Callable[[], None] | None = None  # told when there is none any more
+        self.on_regranted: Callable[[], None] | None = None  # called when there is none any more
         self.on_presence: list[Callable[[int], None]] = []
         self.on_signal: Callable[[str], None] | None = None
         self.on_warning: Callable[[str, str], None] | None = None
@@ -200,8 +200,8 @@ class Hub:
     def leave_will(self, client: Client, message: Message, size: int, mark: int = 0) -> Refused | None:
         """Keep a last will of ``size`` bytes until the client's connection ends, even if the hub is killed first.
 
-        ``mark`` comes back from the journal with the will, for the client's protocol. A signal is for this life only.
-        It is refused where the last wills of all clients take too much room.
+        ``mark`` comes back from the journal with the will, for the client's protocol. A signal is not journaled.
+        It is refused if the last wills of all clients exceed their limit.
         """
         if self.wills_size + size > self.most_wills_size_together:
             return self._full(client, Refused.WILLS_SIZE, "a last will", message.channel, "limits.wills_size_total")
@@ -266,7 +266,7 @@ class Hub:
         return None if client.may_signal(channel) else Refused.FORBIDDEN
 
     def clear(self, message: Message, client: Client) -> Refused | None:
-        """Take a message without a body that is forwarded to nobody: one to be retained clears its channel."""
+        """Accept a message without a body, which is not forwarded: with the retain flag it clears its channel."""
         if not message.retain:
             return None
         if not client.grants.may_publish(message.channel):
@@ -285,11 +285,11 @@ class Hub:
         must_retain: bool = True,
         flags: int = 0,
     ) -> Refused | None:
-        """Pass a client's message on: to the subscribers, the queue, the retained ones. Why not, where it can't be.
+        """Route a client's message to subscribers, queue and retained messages. Returns why it was refused, or None.
 
         ``acknowledged``: the client will be notified that it is on disk. ``must_retain``: a message that can't be
-        retained is refused; without it, for protocols that can't say so, it is passed on and not retained. ``flags``
-        are the journal's. Everything is decided before anything is recorded.
+        retained is refused; without it, for protocols that can't report that, it is delivered but not retained.
+        ``flags`` are the journal's. Everything is decided before anything is recorded.
         """
         if message.retain and not must_retain and not self.retained.has_room(message):
             client.counters.drop(Refused.RETAINED_FULL.label)
@@ -315,11 +315,11 @@ class Hub:
         return None if allowed else self.refuse(client, action, name, Refused.FORBIDDEN)
 
     def allows(self, grants: Grants, subscription: Subscription) -> bool:
-        """Whether somebody with these rights may have a subscription."""
+        """Whether a client with these rights may have a subscription."""
         return grants.may_subscribe(subscription.pattern, dollar=subscription.dollar)
 
     def refuse(self, client: Client, action: str, channel: str, reason: Refused, body: bytes | None = None) -> Refused:
-        """A client may not do something, or can't: count and log it, since not every protocol can tell the client.
+        """Count and log what a client may not or can't do, since not every protocol can report it to the client.
 
         ``action`` is one of ``ACTIONS``, ``channel`` what it was about, a service perhaps. ``body`` is that of a
         message, which the journal gets.
@@ -501,11 +501,11 @@ class Hub:
         return view
 
     def forget_views(self) -> None:
-        """The access rules have changed: what was allowed is looked up anew."""
+        """The access rules have changed: what was allowed is looked up again."""
         self._views.clear()
 
     def takes_queue(self, channel: str) -> bool:
-        """Whether the queue of this channel is there, or there is room for another."""
+        """Whether the queue of this channel exists or may be created."""
         if channel[len(QUEUE_PREFIX) :] in self.queues:
             return True
         return len(self.queues) < self.most_queues and self.names_total() < self.most_names_size_together
@@ -676,7 +676,7 @@ class Hub:
         return False
 
     def forget_queue(self, name: str) -> None:
-        """A queue holds nothing, and nobody takes from it."""
+        """A queue is empty and has no consumers."""
         if self.queues.pop(name, None) is not None:
             self.names_size -= name_cost(name)
 
@@ -725,7 +725,7 @@ class Hub:
             queue.resume(consumer)
 
     def stop_consuming(self, client: Client, consumer: Consumer) -> None:
-        """A consumer goes away. A queue with nothing in it and nobody at it is forgotten."""
+        """Remove a consumer. An empty queue without consumers is forgotten."""
         queue = client.consumers.pop(consumer, None)
         if queue is None:
             return
@@ -736,7 +736,7 @@ class Hub:
             self.forget_queue(queue.name)
 
     def watch(self, client: Client, key: object, watcher: Watcher) -> Refused | None:
-        """Tell a client's watcher of the demand for topics, now and whenever it changes; once more, if it is told."""
+        """Notify a client's watcher of the demand for topics, now and on every change."""
         if client.watchers.get(key) is not watcher:
             refused: Refused | None = None
             pattern = watcher.pattern
@@ -761,7 +761,7 @@ class Hub:
         return None
 
     def unwatch(self, client: Client, key: object) -> bool:
-        """Tell the watcher under ``key`` nothing more. False where there is none."""
+        """Stop notifying the watcher under ``key``. False if there is none."""
         watcher = client.watchers.pop(key, None)
         if watcher is None:
             return False
@@ -790,7 +790,7 @@ class Hub:
         return refused
 
     def unserve(self, client: Client, service: str) -> bool:
-        """Let it take no more of them; calls in flight go on. False where the client does not offer the service."""
+        """Stop offering a service; calls in flight continue. False if the client does not offer it."""
         if not self.services.unserve(service, client):
             return False
         client.revoked.discard(service)
@@ -813,9 +813,9 @@ class Hub:
         return None
 
     def regrant(self, client: Client, grants: Grants) -> None:
-        """Give a client other rights: what they don't allow any more gets nothing, what they allow again goes on.
+        """Give a client other rights: suspend what they no longer allow, resume what they allow again.
 
-        What the client has is looked at in steps. Calls in flight go on.
+        This is done in steps. Calls in flight continue.
         """
         client.grants = grants
         if client.subscriptions or client.watchers or client.consumers or self.services.offer_count(client) > 0:
@@ -829,7 +829,7 @@ class Hub:
             self.on_regranted()
 
     def regrant_one(self, client: Client, what: object) -> None:
-        """Suspend one of a client's subscriptions, watchers, consumers and services, or let it go on.
+        """Suspend or resume one of a client's subscriptions, watchers, consumers or services.
 
         A service is given by its name.
         """
@@ -874,9 +874,9 @@ class Hub:
             self.services.suspend(what, client)
 
     def safe(self, done: Callable[[], None], failed: Callable[[], None]) -> None:
-        """Call ``done`` once everything accepted so far is safe, without a journal at once; ``failed`` if it can't be.
+        """Call ``done`` once everything accepted so far is on disk (immediately if there is no journal).
 
-        It calls those of one session in the order in which they came.
+        If it can't be written, call ``failed``. Callbacks of one session are called in order.
         """
         if self.when_safe is None:
             done()
@@ -896,7 +896,7 @@ class Hub:
             self._idle.pop(owner)()
 
     def _full(self, client: Client, reason: Refused, what: str, name: str, limit: str) -> Refused:
-        """Count and log that there is no room for something a client wants to be kept."""
+        """Count and log that a limit keeps the hub from storing something for a client."""
         client.counters.drop(reason.label)
         who = f"user {client.identity.name[:SHOWN]!r}" if client.identity.name else "the anonymous user"
         mine = (client.name or client.address)[:SHOWN]
@@ -1071,7 +1071,7 @@ class Forwardable(TopicFilter):
         self._grants: Final = grants
 
     def takes(self, channel: str) -> bool:
-        """Whether they may publish there, and nobody but subscribers gets it."""
+        """Whether they may publish there, and only subscribers get it."""
         if channel.startswith(QUEUE_PREFIX) or is_service_topic(channel) or is_too_deep(channel):
             return False
         return self._grants.may_publish(channel)

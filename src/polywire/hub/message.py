@@ -1,7 +1,7 @@
 """A message on its way through the hub.
 
-It is made once, whatever protocol it came in by, and encoded at most once per form it leaves in: whoever encodes it
-first leaves the result in ``encoded`` for the others.
+It is created once, independent of its protocol, and encoded at most once per form it is sent in: the first to encode it
+leaves the result in ``encoded`` for the others.
 """
 
 from typing import Final, final
@@ -55,13 +55,13 @@ Headers = tuple[tuple[str, HeaderValue], ...]
 class Message:
     """What is published, queued or sent with a call. ``time`` is in nanoseconds since 1970; ``origin`` a connection.
 
-    ``qos`` is how sure its publisher wants a delivery to be, as MQTT counts it: 0 at most once, 1 at least once, 2
+    ``qos`` is the delivery guarantee its publisher asked for, as in MQTT: 0 at most once, 1 at least once, 2
     exactly once. Publishers of other protocols leave it to the subscriber, so theirs is the highest.
     ``body_failed``: the body was to be the first attachment, which failed. ``body`` is empty then, and the failure
-    comes first in ``attachments``. Only receivers that say so (``takes_failed_body``) get such a message.
+    comes first in ``attachments``. Only receivers with ``takes_failed_body`` get such a message.
     ``binary``: its publisher marked the body as binary, though it may be UTF-8. Otherwise it is text if it is UTF-8.
     ``offset`` is its row in the journal, -1 where it has none.
-    ``encoded`` belongs to those who encode the message: one slot for each form it may leave in.
+    ``encoded`` belongs to the encoders: one slot for each form the message may be sent in.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Message:
         return None
 
     def size(self) -> int:
-        """Roughly how many octets it takes: the body, the attachments, the headers' texts."""
+        """Roughly how many bytes it takes: the body, the attachments, the headers' texts."""
         total = len(self.channel) + len(self.body)
         for attachment in self.attachments:
             total += len(attachment) if isinstance(attachment, bytes) else len(attachment.text)

@@ -1,19 +1,19 @@
 """What waits to be written to one connection, with a cap and a policy for a reader that is too slow.
 
 Everything a turn of the event loop produces for a connection is collected and written at once: the ``Flusher`` keeps
-the outboxes that have something and flushes each of them once per turn. While the transport can't take more, octets
+the outboxes that have something and flushes each of them once per turn. While the transport can't take more, bytes
 wait here, up to the cap.
 
-A reader that is merely slower than a burst is not a slow reader: with the policies ``drop`` and ``disconnect``, whoever
-publishes into a full outbox waits for it first, but no longer than ``PATIENCE``. A reader that took nothing in that
-time is slow, and from then on its policy holds, and nobody waits for it, until it has caught up.
+A reader that is merely slower than a burst is not a slow reader: with the policies ``drop`` and ``disconnect``, a
+client that publishes into a full outbox waits for it first, but no longer than ``PATIENCE``. A reader that took nothing
+in that time is slow; from then on its policy applies, and nobody waits for it until it has caught up.
 
-Messages of topics, services' replies and queues' messages have a policy each. Queues hand out nothing to a full outbox,
-and who gets replies has asked for them: there a reader is slow that has taken nothing at all for ``NOTICE``. So that
-this shows, the transport is given no more than a ``SLICE`` at a time.
+Messages of topics, services' replies and queues' messages have a policy each. Queues deliver nothing to a full outbox,
+and replies were requested: there a reader is slow if it has taken nothing at all for ``NOTICE``. To make that
+measurable, the transport gets no more than a ``SLICE`` at a time.
 
 Messages that wait for the peer's acknowledgement rather than for the transport are kept by the session, which has
-their octets counted here (``hold``), so that the same cap, patience and policy bound them.
+their bytes counted here (``hold``), so that the same cap, patience and policy bound them.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ NOTICE: Final = 2.0
 """Seconds in which the reader of a full outbox has to take something of what queues and services have for it."""
 
 SLICE: Final = 256 * 1024
-"""Octets handed to the transport at once; further ones when it has not stalled."""
+"""Bytes handed to the transport at once; further ones when it has not stalled."""
 
 JOIN_BELOW: Final = 8192
 """Pieces shorter than this are copied together: many small writes cost more than the copy."""
@@ -127,7 +127,7 @@ class Flusher:
 
 @final
 class Outbox:
-    """One connection's unwritten output. ``cap`` bounds its octets.
+    """One connection's unwritten output. ``cap`` bounds its bytes.
 
     ``policy`` is for messages of topics, ``replies`` for replies and acknowledgements, ``queues`` for queues' messages,
     of which none is dropped.
@@ -152,9 +152,9 @@ class Outbox:
         self._chunks: list[bytes | memoryview] = []
         self._joined: BytesWriter | None = None  # small pieces behind the chunks, not yet one of them
         self._size: i64 = 0
-        self._held: i64 = 0  # octets the session keeps until its peer acknowledges them
+        self._held: i64 = 0  # bytes the session keeps until its peer acknowledges them
         self._held_cap: i64 = cap
-        self._progress: i64 = 0  # octets of them acknowledged since patience began
+        self._progress: i64 = 0  # bytes of them acknowledged since patience began
         self._marked = False
         self._stalled = False  # the transport takes nothing at the moment
         self._closed = False
@@ -163,14 +163,14 @@ class Outbox:
         self._notice: Timer | None = None  # the reader is disconnected then, unless it has taken something
         self._own_pause = False  # its own peer is not read because of replies it does not take
         self._waiting: list[Link] = []  # publishers that are not read because of this outbox
-        self.on_room: Callable[[], None] | None = None  # told when everything has been written after a stall
-        self.on_relief: Callable[[], None] | None = None  # told when it is not loaded any more
+        self.on_room: Callable[[], None] | None = None  # called when everything has been written after a stall
+        self.on_relief: Callable[[], None] | None = None  # called when it is not loaded any more
         self.written: i64 = 0
         self.dropped: i64 = 0
         self.dropped_by_channel: dict[str, int] = {}
 
     def size(self) -> int:
-        """How many octets wait."""
+        """How many bytes wait."""
         return self._size
 
     def full(self) -> bool:
@@ -229,7 +229,7 @@ class Outbox:
             self._overfill()
 
     def push(self, data: bytes | memoryview) -> None:
-        """Add a message that was kept elsewhere until there was room: the outbox was asked before."""
+        """Add a message that was kept elsewhere until there was room; the caller has checked that there is."""
         if not self._closed:
             self._append(data, len(data))
 
@@ -244,10 +244,10 @@ class Outbox:
         return False
 
     def hold(self, octets: i64) -> bool:
-        """Count octets that wait for an acknowledgement. False where the policy for a slow reader keeps them out.
+        """Count bytes that wait for an acknowledgement. False if the policy for a slow reader rejects them.
 
-        Whoever waits for acknowledgements may have to be read for others to go on, so no one waits longer than
-        ``PATIENCE`` here, whatever the policy.
+        A client whose acknowledgements are awaited may have to be read for others to continue, so nobody waits longer
+        than ``PATIENCE`` here, under any policy.
         """
         if self._held + octets > self._held_cap and self._held > 0 and not self._admit_held():
             return False
@@ -255,12 +255,12 @@ class Outbox:
         return True
 
     def keep(self, octets: i64) -> None:
-        """Count octets that wait since before this connection: they come on top of the cap."""
+        """Count bytes that wait since before this connection: they come on top of the cap."""
         self._held += octets
         self._held_cap += octets
 
     def release(self, octets: i64) -> None:
-        """The peer has acknowledged so many of the octets held."""
+        """The peer has acknowledged so many of the bytes held."""
         self._held -= octets
         self._progress += octets
         if self._held < self._held_cap and (self._slow or self._patience is not None) and not self._stalled:
@@ -271,11 +271,11 @@ class Outbox:
             self.on_relief()
 
     def roomy(self) -> bool:
-        """Whether the octets held are below their cap."""
+        """Whether the bytes held are below their cap."""
         return self._held < self._held_cap
 
     def held(self) -> int:
-        """How many octets wait for an acknowledgement."""
+        """How many bytes wait for an acknowledgement."""
         return self._held
 
     def count_dropped(self, channel: str, count: int) -> None:
@@ -317,7 +317,7 @@ class Outbox:
             self._relieve()
 
     def close(self) -> None:
-        """Nothing can be written any more; whoever waits for this outbox goes on."""
+        """Nothing can be written any more; clients waiting for this outbox continue."""
         self._closed = True
         self._chunks = []
         self._joined = None
@@ -478,7 +478,7 @@ class Outbox:
         return False
 
     def _let_source_wait(self, policy: i64) -> None:
-        """Whoever publishes into this full outbox is not read until there is room, or patience ends."""
+        """Stop reading from clients that publish into this full outbox until there is room, or ``PATIENCE`` ends."""
         source = self._flusher.source
         if source is not None and source not in self._waiting:
             self._waiting.append(source)

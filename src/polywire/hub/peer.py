@@ -48,7 +48,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A login that failed: ``reason`` tells the client nothing of users; ``retry_after`` is in seconds, 0 for now."""
+    """A failed login. ``reason`` reveals nothing about users; ``retry_after`` is in seconds, 0 for now."""
 
     reason: str
     retry_after: float = 0.0
@@ -92,15 +92,15 @@ class Session(Protocol):
     """The hub's side of one connection, in one protocol."""
 
     def received(self, data: Any, /) -> None:
-        """The peer has sent this: octets of a stream, or one message of a WebSocket, which may be a text."""
+        """The peer has sent this: bytes of a stream, or one message of a WebSocket, which may be a text."""
 
     def lost(self) -> None:
         """The connection has ended."""
 
     def drain(self) -> None:
-        """The hub is going down: refuse new work in the protocol's own words, finish what was accepted.
+        """The hub is shutting down: refuse new work with the protocol's error, finish what was accepted.
 
-        Who is in stays, whatever there is to do; who has not finished the handshake may be sent away.
+        Connected clients stay; clients that have not finished the handshake may be closed.
         """
 
     def busy(self) -> bool:
@@ -129,7 +129,7 @@ class HoldsUnfinished(Protocol):
         """How many bytes it holds. Asked for after each read, so it must be quick."""
 
     def no_room(self, reason: str) -> None:
-        """There is no room for them: put the protocol's words into the outbox. The connection is closed then."""
+        """The limit is exceeded: put the protocol's error into the outbox. The connection is closed afterwards."""
 
 
 @runtime_checkable

@@ -1,10 +1,10 @@
 """Queues: each message to one consumer, in order, until that consumer has acknowledged it.
 
 A message that its consumer rejects (nacks), or that was not acknowledged when its consumer goes away, returns to the
-front of the queue, in its old place; a rejected one may have to wait for some time first, and keeps nobody waiting.
+front of the queue, in its old place; a rejected one may be delayed first, without delaying others.
 A queue may have a policy: a message that was delivered too often moves to a dead-letter queue instead. Consumers with
-room take turns. A consumer may be choosy: a message that none of those present wants is set aside until another comes.
-A queue is bounded in messages and octets, and all queues together in memory; what waits for an acknowledgement counts.
+room take turns. A consumer may have a filter: a message that no current consumer accepts is set aside until one does.
+A queue is bounded in messages and bytes, and all queues together in memory; what waits for an acknowledgement counts.
 """
 
 from collections import deque
@@ -177,7 +177,7 @@ class Queue:
         self._next = 0
         self._waiting: Final[deque[Delivery]] = deque()
         self._returned: Final[list[tuple[int, Delivery]]] = []  # a heap: those that wait again, by their old places
-        self._unwanted: list[Delivery] = []  # by nobody who is here
+        self._unwanted: list[Delivery] = []  # by any current consumer
         self._delayed: Final[dict[int, Delivery]] = {}
         self._handed_out: Final[dict[int, Delivery]] = {}
         self._consumers: list[Consumer] = []
@@ -197,7 +197,7 @@ class Queue:
         return len(self._consumers)
 
     def idle(self) -> bool:
-        """Whether the queue holds nothing and nobody consumes it."""
+        """Whether the queue is empty and has no consumers."""
         return len(self) == 0 and not self._consumers and not self._suspended
 
     def has_room(self, message: Message) -> bool:
@@ -208,11 +208,11 @@ class Queue:
         return True
 
     def put(self, message: Message) -> Delivery | None:
-        """Take a message in, if there is room, and hand out what can be."""
+        """Add a message if there is room, and deliver what can be delivered."""
         return self.enter(message) if self.has_room(message) else None
 
     def enter(self, message: Message) -> Delivery:
-        """The same without asking for room."""
+        """The same without checking for room."""
         delivery = Delivery(self, message, self._next)
         self._next += 1
         self.octets += message.size()
@@ -232,7 +232,7 @@ class Queue:
         self.reconsider()
 
     def reconsider(self) -> None:
-        """Somebody wants what nobody wanted before, perhaps."""
+        """A consumer's filter has changed: offer it the messages that were set aside."""
         unwanted, self._unwanted = self._unwanted, []
         for delivery in unwanted:
             heappush(self._returned, (delivery.number, delivery))
@@ -374,11 +374,11 @@ class Queue:
         self.totals.size -= footprint(message)
 
     def dispatch(self) -> None:
-        """Hand out as much as the consumers have room for."""
+        """Deliver as much as the consumers have room for."""
         if self.stopped:
             return
         if self._dispatching:
-            return  # a consumer that acknowledges at once comes here from below; the loop goes on anyway
+            return  # a consumer that acknowledges immediately calls this from below; the loop continues anyway
         self._dispatching = True
         try:
             while self._consumers:
@@ -389,7 +389,7 @@ class Queue:
             self._dispatching = False
 
     def _hand_out(self, delivery: Delivery) -> bool:
-        """Give the first message to a consumer, or set it aside. False where it must wait for room."""
+        """Deliver the first message to a consumer, or set it aside. False if it must wait for room."""
         consumer = self._next_with_room(delivery.message)
         if consumer is None:
             for each in self._consumers:
@@ -406,7 +406,7 @@ class Queue:
         consumer.pending[delivery.number] = delivery
         self._handed_out[delivery.number] = delivery
         consumer.take(delivery)
-        delivery.message.forget_encoded()  # it has one consumer: nobody else needs these forms
+        delivery.message.forget_encoded()  # it has one consumer, so these forms are not needed again
         return True
 
     def _next_with_room(self, message: Message) -> Consumer | None:

@@ -11,21 +11,21 @@ class Refused(Enum):
 
     FORBIDDEN = ("forbidden", "the access rules don't allow it")
     SERVICE_CHANNEL = ("service-channel", "channels under '$' are the hub's own")
-    UNSUPPORTED = ("unsupported", "nothing is ever published there")
+    UNSUPPORTED = ("unsupported", "nothing can be published there")
     TOO_DEEP = ("too-deep", "the channel has too many levels")
     LIMIT = ("limit", "you have too many subscriptions, services or calls")
     PATTERN_COST = (
         "pattern-cost",
-        "your patterns overlap in too many ways; use fewer, or fewer levels and wildcards in each",
+        "your patterns overlap too much; use fewer patterns, or fewer levels and wildcards in each",
     )
     NAMES_SIZE = (
         "names-size",
-        "there is no room for the names you have subscribed to; use fewer, or shorter ones",
+        "the memory limit for names is reached; use fewer or shorter names",
     )
-    WATCHERS = ("watchers", "there are too many watchers of demand")
-    WILLS_SIZE = ("wills-size", "there is no room for another last will")
-    RETAINED_FULL = ("retained-full", "the hub keeps no more retained messages")
-    TOO_MANY_QUEUES = ("too-many-queues", "the hub has no room for another queue", True)
+    WATCHERS = ("watchers", "the limit on watchers of demand is reached")
+    WILLS_SIZE = ("wills-size", "the limit on last wills is reached")
+    RETAINED_FULL = ("retained-full", "the limit on retained messages is reached")
+    TOO_MANY_QUEUES = ("too-many-queues", "the limit on queues is reached", True)
     QUEUE_FULL = ("queue-full", "the queue is full", True)
     QUEUES_FULL = ("queues-full", "the hub's queues are full", True)
     DRAINING = ("draining", "the hub is shutting down", True)

@@ -52,7 +52,7 @@ class Replay(Job):
             self._begin(subscription, _Due(subscription, None, search))
 
     def watched(self, watcher: Watcher) -> None:
-        """Tell a watcher today's demand, from the beginning if that is under way."""
+        """Tell a watcher today's demand, from the beginning if that is in flight."""
         search = self._demand.search(watcher)
         if not search.empty():
             self._begin(watcher, _Due(None, watcher, search))

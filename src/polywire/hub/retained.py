@@ -1,7 +1,8 @@
-"""The newest message of each channel that asked to be kept, for those who subscribe later.
+"""The newest retained message of each channel, for later subscribers.
 
 MQTT calls them retained, FMQP cached; it is one store. A message without a body clears its channel. A message kept
-under a pattern (FMQP publishes to those too) stays under that pattern and is found by whatever meets it.
+under a pattern (FMQP publishes to those too) stays under that pattern and is found by every name or pattern that
+matches it.
 """
 
 from typing import Final, final

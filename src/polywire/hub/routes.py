@@ -3,7 +3,7 @@
 A ``Route`` is the set of those who get the messages of a channel. Routes are interned: channels with the same
 subscribers share one, so runs of publications to them can be forwarded as one. A ``RouteTable`` finds the route of a
 channel in a bounded cache; a change of subscriptions takes out only the channels it concerns. A ``RouteView`` is such
-a cache by the octets of topics, for the scanners of cut-through protocols, one for each set of publishers with the
+a cache by the bytes of topics, for the scanners of cut-through protocols, one for each set of publishers with the
 same rights; it catches up with the table's changes when it is next used. Floods of topics that don't return (a device's
 number as a level) miss every cache; for them it keeps a few ``Shape`` objects, which know a topic by what it has in
 common with one whose route was looked up.
@@ -37,13 +37,13 @@ DOLLAR: Final = 0x24
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Subscription:
-    """One connection's wish for the channels of a pattern. A session derives its own and says how to deliver.
+    """One connection's subscription to a pattern. Each session subclasses it and implements delivery.
 
     A message goes to each ``group`` once, by a subscription with the highest ``rank`` there; subscriptions of one
     group and rank are interchangeable. ``protocol`` numbers the protocol whose publications may be written to
     ``outbox`` as they are, -1 for none. ``dollar``: whether a wildcard in front matches names that begin with ``$``.
-    ``counted``: whether it is demand that publishers hear of. ``away``: nobody is connected behind it at the moment,
-    and what could be forwarded as it is goes nowhere. ``takes_failed_body``: as in ``Message.body_failed``.
+    ``counted``: whether it counts as demand. ``away``: its client is not connected at the moment,
+    so nothing is forwarded to it directly. ``takes_failed_body``: as in ``Message.body_failed``.
     """
 
     takes_failed_body: bool = False
@@ -131,7 +131,7 @@ class Route:
 class RouteTable:
     """All subscriptions, and the routes of the channels published to lately.
 
-    The cache is for channels that are published to again and again. Once it is full, one new channel in ``REPLACED``
+    The cache is for channels that are published to repeatedly. Once it is full, one new channel in ``REPLACED``
     takes the place of the oldest, so a flood of channels that never return costs a search each and little more.
 
     ``version`` counts the channels that have left the cache, ``changes`` the subscriptions that came and went.
@@ -217,7 +217,7 @@ class RouteTable:
         return RouteView(self, TopicFilter() if topics is None else topics)
 
     def forgotten_since(self, version: i64) -> list[str] | None:
-        """The channels whose routes are no longer kept since ``version``; None where that is too long ago to tell."""
+        """The channels whose routes are no longer kept since ``version``; None if that is too long ago."""
         if version < self._first_forgotten:
             return None
         return self._forgotten[version - self._first_forgotten :]

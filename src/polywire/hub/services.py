@@ -1,8 +1,8 @@
-"""Services: who offers them, and the calls under way.
+"""Services: who offers them, and the calls in flight.
 
 A call goes to one of the service's providers, who take turns. It ends once: by its last reply, by an error, by its
-deadline, by its caller going away (the provider is told) or by its provider going away (the caller is told). Both
-directions may be streams; a call that is not streamed has one request and one reply.
+deadline, by its caller disconnecting (the provider is notified) or by its provider disconnecting (the caller is
+notified). Both directions may be streams; a call that is not streamed has one request and one reply.
 """
 
 from collections.abc import Callable
@@ -124,9 +124,9 @@ class Call:
 
 @final
 class Services:
-    """The services on offer and the calls under way. ``later`` runs deadlines, ``clock`` measures durations.
+    """The services on offer and the calls in flight. ``later`` runs deadlines, ``clock`` measures durations.
 
-    ``elsewhere`` is asked when nobody here offers a service: it may name a provider that reaches one by other means.
+    ``elsewhere`` is called if no client offers a service: it may return a provider that reaches one by other means.
     Services and calls belong to an owner: the client of their provider or caller, or these themselves without one.
     """
 
@@ -159,7 +159,7 @@ class Services:
         return True
 
     def unserve(self, service: str, owner: object) -> bool:
-        """Offer it no more; calls in flight go on. False where this owner did not."""
+        """Stop offering it; calls in flight continue. False if this owner did not offer it."""
         offered = self._offered.get(owner)
         provider = None if offered is None else offered.pop(service, None)
         if offered is None or provider is None:
@@ -170,7 +170,7 @@ class Services:
         return True
 
     def suspend(self, service: str, owner: object) -> None:
-        """Let nobody call this owner's service until it is resumed. Calls in flight go on."""
+        """Route no calls to this owner's service until it is resumed. Calls in flight continue."""
         self._withdraw(service, self._offered[owner][service])
 
     def resume(self, service: str, owner: object) -> None:
@@ -216,7 +216,7 @@ class Services:
         return False
 
     def offered(self, service: str) -> bool:
-        """Whether somebody offers the service here."""
+        """Whether a client offers the service."""
         for provider in self._providers.get(service, ()):
             if _may_be_asked(provider):
                 return True
@@ -231,7 +231,7 @@ class Services:
         return self._under_way
 
     def start(self, call: Call, message: Message, *, last: bool = True, seconds: float = DEFAULT_SECONDS) -> bool:
-        """Begin a call with its first request. False, and the caller has been told, where that can't be."""
+        """Begin a call with its first request. False if that failed; the caller has been notified then."""
         if self.draining:
             call.ended = True
             call.caller.fail(call, CallError(503, "draining", "the hub is shutting down", 1000))
@@ -295,7 +295,7 @@ class Services:
         return True
 
     def cancel(self, call: Call, error: CallError) -> bool:
-        """End a call from the caller's side: the provider is told, the caller is not."""
+        """End a call from the caller's side: the provider is notified, the caller is not."""
         provider = call.provider
         if call.ended or provider is None:
             return False
@@ -305,7 +305,7 @@ class Services:
         return True
 
     def expire(self, call: Call, seconds: float) -> None:
-        """The call's deadline has passed: both sides are told."""
+        """The call's deadline has passed: notify both sides."""
         provider = call.provider
         if call.ended or provider is None:
             return
@@ -333,7 +333,7 @@ class Services:
         return self.elsewhere(service) if self.elsewhere is not None else None
 
     def _withdraw(self, service: str, provider: Provider) -> None:
-        """Let nobody call this provider's service any more, if anybody could."""
+        """Route no more calls to this provider's service."""
         providers = self._providers.get(service)
         if providers is not None and provider in providers:
             providers.remove(provider)
@@ -369,7 +369,7 @@ class _Deadline:
 
 
 def failed_body_text(message: Message) -> str:
-    """What a receiver that needs a body is told where the body failed."""
+    """The error for a receiver that needs a body, if the body failed."""
     failure = message.attachments[0]
     return f"the body failed: {failure.text}" if isinstance(failure, FailedAttachment) else "the body failed"
 

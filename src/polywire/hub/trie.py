@@ -1,12 +1,12 @@
-"""Things kept under patterns, found by every name or pattern that meets theirs.
+"""Values stored under patterns, found by every name or pattern that matches theirs.
 
 One structure serves both ways: subscriptions kept under patterns and found by a published name, and names (of
 retained messages, of cached routes) found by a subscription's pattern. Two keys meet when their levels do, position
 by position; ``ANY`` meets any level, a last ``REST`` any number of them.
 
 A name that meets many patterns visits many nodes, and clients choose the patterns. So every node knows its ``reach``:
-how many nodes below it a single name can visit at most. It is kept up to date along the path of each change, and
-whoever adds a pattern can look at what that did to ``Trie.reach`` and take it back.
+how many nodes below it a single name can visit at most. It is kept up to date along the path of each change, so
+that the caller that adds a pattern can check ``Trie.reach`` and undo it.
 
 Nothing here recurses, so a deep key costs no stack, and the nodes have no way back up, so they need no collector.
 """
