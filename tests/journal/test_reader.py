@@ -386,7 +386,7 @@ def test_a_row_can_stand_for_what_is_lost(single: Path) -> None:
         "rows": 3,
         "segment": ARROW,
         "position": entry.position,
-        "reason": "its CRC is not that of its octets",
+        "reason": "its CRC does not match",
     }
     assert column(journal.scan(["kind"], from_offset=4, channels="none", on_corrupt="gap"), "kind") == ["gap"]
     assert column(journal.scan(from_offset=4, to_offset=7, on_corrupt="gap")) == [4, 6]

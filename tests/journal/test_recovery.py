@@ -328,7 +328,7 @@ def test_a_damaged_head_is_made_again_and_the_segment_goes_on(journal: Path) -> 
         with Log(journal, node=NODE) as log:
             assert (log.next_offset, log.segment_offset, log.recovery.octets) == (9, 0, 0)
             assert "damaged from 0 to" in str(log.recovery)
-            assert "the head was written anew" in str(log.recovery)
+            assert "the head was rewritten" in str(log.recovery)
         assert (journal / ARROW).read_bytes() == whole
 
 

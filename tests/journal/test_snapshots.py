@@ -176,7 +176,7 @@ def test_what_can_t_be_known_any_more_is_told(folder: Folder) -> None:
     assert folder.state().lost == ()
     damage(path)
     end = int(path.stem)
-    words = f"{end} rows, offsets 0 to {end - 1}, are gone, and no snapshot knows of them"
+    words = f"{end} rows, offsets 0 to {end - 1}, are gone, and no snapshot covers them"
     assert folder.state().lost == (words,)
 
 

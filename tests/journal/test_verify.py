@@ -63,7 +63,7 @@ def test_damage_tells_which_rows_are_lost(folder: Path) -> None:
     entry = entries_of(folder)[1]
     flip(folder / ARROW, entry.end - 1)
     assert findings(folder) == [
-        (ARROW, Finding("damage", entry.position, "its CRC is not that of its octets", first_offset=1, rows=1))
+        (ARROW, Finding("damage", entry.position, "its CRC does not match", first_offset=1, rows=1))
     ]
     assert str(findings(folder)[0][1]).endswith("its octets; lost from offset 1: 1 rows")
 
@@ -81,7 +81,7 @@ def test_a_bit_flipped_in_a_compacted_segment_is_found(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("index", "note"),
-    [(None, "it has no index, or a bad one"), (1, "its index does not know 2 of 3 batches")],
+    [(None, "its index is missing or damaged"), (1, "its index does not know 2 of 3 batches")],
 )
 def test_an_index_that_is_not_whole_is_worth_a_note(folder: Path, index: int | None, note: str) -> None:
     entries = entries_of(folder)
@@ -100,7 +100,7 @@ def test_a_tail_that_a_crash_left_is_worth_a_note(folder: Path) -> None:
     assert (found, finding.severity, finding.reason) == (
         name,
         "note",
-        "a crash left 4 octets: only 4 octets are left",
+        "a crash left 4 octets: only 4 bytes are left",
     )
 
 

@@ -1,6 +1,6 @@
 """Rows on their way into the journal, collected column by column.
 
-The hub's thread appends here, and nothing is made per field: octets go into one arena, and a row is four positions in
+The hub's thread appends here, and nothing is made per field: bytes go into one arena, and a row is four positions in
 it. Chunks of input are not copied into the arena but become parts of it as they are. What many rows in a row have in
 common (kind, connection, time and so on) is kept once for the whole stretch of them. ``batches`` puts the parts
 together and makes Arrow's columns of it, in another thread.
@@ -95,7 +95,7 @@ class Columns:
         """One row. Returns its offset."""
         if correlation or content_type or headers:
             self._begin(kind, protocol, flags, connection, time, client, correlation, content_type, headers)
-            self._kind = -1  # nobody shares these
+            self._kind = -1  # not shared
         else:
             self.stretch(kind, protocol, flags, connection, time, client)
         tail = self._tail
@@ -130,7 +130,7 @@ class Columns:
         self.attachments.append((self.rows - 1, attachments))
 
     def size(self, octets: int) -> None:
-        """The last row stands for something of that size, of which its body is a part."""
+        """The last row represents something of that size, of which its body is a part."""
         self.sizes.append((self.rows - 1, octets if octets < MAX_SIZE else MAX_SIZE))
 
     def close(self) -> None:

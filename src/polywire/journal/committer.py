@@ -1,10 +1,10 @@
 """The thread that writes the journal: takes groups of rows as columns, writes them, and reports when each is on disk.
 
-It makes a batch of the columns and appends it to the log, one group after the other. If that fails, it logs so once and
-tries the same batch again until it works or it is stopped: rows are never skipped.
+It makes a batch of the columns and appends it to the log, one group after the other. If that fails, it logs that once
+and retries the same batch until it works or it is stopped: rows are never skipped.
 
 Batches are made by Arrow's kernels on whole buffers, which release the interpreter's lock: while a batch is made and
-compressed, the hub's thread goes on. Unless a group is large, though, its batch is made before it goes to the thread,
+compressed, the hub's thread continues. Unless a group is large, though, its batch is made before it goes to the thread,
 and encoded too if it is small. That takes many short calls into Arrow, each of which releases the lock, and after each
 of them the thread would have to wait for the lock whenever the event loop is busy.
 """
@@ -33,10 +33,10 @@ MOST_CONSTANTS: Final = 64
 """Columns of one value are kept to be used again: how long at first and at most, and how many."""
 
 SMALL_PART: Final = 1 << 14
-"""Octets from which on it is worth while to let go of the interpreter's lock while a part is copied."""
+"""Bytes from which on it is worth while to let go of the interpreter's lock while a part is copied."""
 
 LARGEST_ROOM: Final = 32 << 20
-"""The room to put parts together in is kept from batch to batch, but not where one huge batch needs far more."""
+"""The buffer for joining parts is kept from batch to batch, unless one huge batch needs far more."""
 
 # Made once: turning one of Python's values into Arrow's costs more than a kernel over a small batch.
 BINARY: Final[Any] = pa.binary()
@@ -88,7 +88,7 @@ class BatchMaker:
         return pa.RecordBatch.from_arrays([values[name] for name in NAMES], schema=SCHEMA)
 
     def _pieces(self, columns: Columns, rows: int) -> list[Any]:
-        """Channels and bodies. They lie in the arena with other octets between them.
+        """Channels and bodies. They are in the arena with other bytes between them.
 
         As offsets, the positions make an array of pieces, of which every fourth is a channel, and every fourth from the
         third on a body.
@@ -272,9 +272,9 @@ class Committer:
         done()
 
     def _write(self, columns: Columns, batch: Any) -> bool:
-        """Write one batch, however often that takes. False where it was told to stop before it could.
+        """Write one batch, retrying until it works. False if it was stopped before that.
 
-        ``batch`` is what was made of the columns: nothing, a record batch, or an encoded one.
+        ``batch`` is what was built from the columns: nothing, a record batch, or an encoded one.
         """
         times = (int(columns.earliest), int(columns.latest))
         while True:

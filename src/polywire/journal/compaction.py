@@ -85,7 +85,7 @@ def compactable(folder: Path) -> list[Path]:
 def compact(source: Path, *, told: Callable[[int], None] | None = None) -> Compacted:
     """Rewrite one closed segment as Parquet, and put that in its place. ``told`` is called with the rows so far.
 
-    ``CorruptBatch`` where the segment has damage: it stays as it is, so that what is left of it is not touched.
+    ``CorruptBatch`` if the segment is damaged: it is left unchanged.
     """
     begun = time.monotonic()
     segment = parse_name(source.name)
@@ -172,7 +172,7 @@ def _write(source: Path, part: Path, told: Callable[[int], None] | None) -> None
         "write_statistics": _COMPARED,
         "write_page_index": True,
         "write_page_checksum": True,
-        # Not Arrow's own schema: codes are to be read as the text they stand for, by every reader.
+        # Not Arrow's own schema: every reader should see the text instead of codes.
         "store_schema": False,
     }
     rows = 0
@@ -234,9 +234,9 @@ def main() -> int:
 
 
 def begin_work() -> None:
-    """Be a process that works for a hub, and ends with it.
+    """Run as a helper process of a hub, and end with it.
 
-    It works only while nobody else wants the processor, unless ``HURRY`` is the last argument.
+    It runs at idle priority, unless ``HURRY`` is the last argument.
     """
     if sys.argv[-1] == HURRY:
         sys.argv.pop()
@@ -247,7 +247,7 @@ def begin_work() -> None:
 
 
 def _be_modest() -> None:
-    """Work only where nobody else wants the processor."""
+    """Run at idle priority."""
     os.nice(NICE)
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
@@ -255,7 +255,7 @@ def _be_modest() -> None:
 
 
 def _end_with_parent() -> None:
-    """The parent holds the other end of standard input: when it is gone, so is whoever wanted this."""
+    """The parent holds the other end of standard input: when it is closed, the parent has ended."""
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass

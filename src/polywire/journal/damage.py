@@ -35,9 +35,9 @@ from polywire.journal.schema import PLAIN_SCHEMA
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Octets of a segment that hold no right batch; ``torn`` where they look like one that was cut off.
+    """Bytes of a segment without a valid batch; ``torn`` if they look like one that was cut off.
 
-    ``rows`` is how many rows there were, where an index or a header tells.
+    ``rows`` is how many rows there were, if an index or a header says that.
     """
 
     position: int
@@ -58,13 +58,13 @@ class Survey:
 
 
 def survey(octets: bytes | mmap.mmap, start: int, entries: Iterable[Entry] = (), *, first_offset: int = 0) -> Survey:
-    """Look at a segment's octets from ``start`` on; ``entries`` are what an index says of them."""
+    """Look at a segment's bytes from ``start`` on; ``entries`` are what an index says of them."""
     with memoryview(octets) as data:
         return _Surveyor(octets, data, first_offset).look(start, entries)
 
 
 class _Surveyor:
-    """One walk through the octets, which knows the offset the next batch may have at least."""
+    """One walk through the bytes, which knows the offset the next batch may have at least."""
 
     def __init__(self, octets: bytes | mmap.mmap, data: memoryview, first_offset: int) -> None:
         self._octets: Final = octets
@@ -112,14 +112,14 @@ class _Surveyor:
     def _check(self, position: int, end: int, next_offset: int | None = None) -> IpcMessage:
         batch = check_batch(self._data, position, end)
         if batch.first_offset < (self._next_offset if next_offset is None else next_offset):
-            raise BadMessage("its rows have offsets that others before it have")
+            raise BadMessage("its rows repeat offsets of earlier rows")
         return batch
 
     def _at_mark(self, position: int, end: int) -> bool:
         return end == self._end and self._data[position:end] == END_OF_STREAM
 
     def _search(self, position: int, end: int) -> int:
-        """Where, from ``position`` on, batches begin that go on to ``end``; ``end`` where there are none."""
+        """Where, from ``position`` on, batches begin that continue to ``end``; ``end`` if there are none."""
         while True:
             position = self._octets.find(MARKER, position, end)
             if position < 0:
@@ -211,7 +211,7 @@ def lost_batches(
 
 
 def settle(damage: CorruptBatch, query: Query, *, ts: int = 0) -> Iterator[Any]:
-    """Raise the damage, or give what stands in its place; nothing where none of its rows were wanted."""
+    """Raise the damage, or return its replacement; nothing if none of its rows were requested."""
     if not concerns(damage, query):
         return
     if query.on_corrupt == "raise":

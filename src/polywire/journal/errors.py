@@ -12,7 +12,7 @@ class NoJournal(JournalError):  # noqa: N818 - as below
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path}: there is no journal here, no file such as {0:020d}.arrow; "
+            f"{path}: no journal found, there is no file such as {0:020d}.arrow; "
             "name the directory that journal.path is set to"
         )
         self.path = path
@@ -24,29 +24,29 @@ class JournalLocked(JournalError):  # noqa: N818 - says what is the matter
     def __init__(self, path: str, *, pid: int | None = None, node: str | None = None) -> None:
         holder = f" by process {pid}" if pid is not None else ""
         holder += f" (node {node})" if node is not None else ""
-        super().__init__(f"{path}: the journal is being written{holder}; stop that hub, or use another folder")
+        super().__init__(f"{path}: the journal is being written{holder}; stop that hub, or use another directory")
         self.path = path
         self.pid = pid
         self.node = node
 
 
 class JournalLoss(JournalError):  # noqa: N818 - as above
-    """Rows that were safe are gone, and the hub is set not to start then (``journal.on_loss``)."""
+    """Rows that were on disk are missing, and the hub is configured not to start then (``journal.on_loss``)."""
 
     def __init__(self, path: str, lost: str) -> None:
         super().__init__(
             f"{path}: {lost}; restore the journal from a backup, or start once with journal.on_loss=continue "
-            "to go on without these rows"
+            "to continue without these rows"
         )
         self.path = path
         self.lost = lost
 
 
 class CorruptBatch(JournalError):  # noqa: N818 - as above
-    """A batch can't be read: its octets are not those that were written.
+    """A batch can't be read: its bytes are not those that were written.
 
-    ``segment`` is the file's name and ``position`` where the damage begins in it. ``first_offset`` and ``rows`` tell
-    which rows are lost, where that is known.
+    ``segment`` is the file's name and ``position`` where the damage begins in it. ``first_offset`` and ``rows`` say
+    which rows are lost, if known.
     """
 
     def __init__(

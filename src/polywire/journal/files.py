@@ -22,7 +22,7 @@ STATE: Final = "state"
 LOCK_NAME: Final = "lock"
 
 FILE_MODE: Final = 0o640
-"""Files hold the bodies of messages: nobody but the hub's user and group may read them."""
+"""Files hold the bodies of messages: only the hub's user and group may read them."""
 
 LOCK_TRIES: Final = 10
 LOCK_PAUSE: Final = 0.01
@@ -79,7 +79,7 @@ def choose_segments(names: list[str]) -> list[SegmentFile]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was created, renamed or removed in the folder survive a power cut."""
+    """Make what was created, renamed or removed in the directory survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -88,7 +88,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_data(descriptor: int) -> None:
-    """Have the file's data, and its size, on the disk; its times may wait, where the system can tell them apart."""
+    """Flush the file's data and size to disk; its times may wait, if the system supports that."""
     getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
@@ -126,7 +126,7 @@ class WriterLock:
 
 
 def writer_alive(folder: Path) -> bool:
-    """Whether somebody writes the journal in this folder now."""
+    """Whether a hub is writing the journal in this directory."""
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -50,7 +50,7 @@ _I64: Final = struct.Struct("<q")
 
 
 class BadMessage(Exception):  # noqa: N818 - never leaves this package
-    """There is no whole, right message here; ``torn`` where it would reach beyond the octets there are.
+    """There is no whole, right message here; ``torn`` where it would reach beyond the bytes there are.
 
     ``rows`` is how many rows its header speaks of, as far as that can be believed.
     """
@@ -64,7 +64,7 @@ class BadMessage(Exception):  # noqa: N818 - never leaves this package
 
 @dataclass(frozen=True, slots=True)
 class IpcMessage:
-    """One encapsulated message: where it stands, and what its header says of its rows."""
+    """One encapsulated message: its position, and what its header says about its rows."""
 
     position: int
     length: int
@@ -89,24 +89,24 @@ def parse_message(data: memoryview, position: int, end: int) -> IpcMessage:
     """What the message at ``position`` says of itself; its CRC is not checked."""
     left = end - position
     if left < _FEWEST_OCTETS:
-        raise BadMessage(f"only {left} octets are left", torn=True)
+        raise BadMessage(f"only {left} bytes are left", torn=True)
     if bytes(data[position : position + 4]) != MARKER:
         raise BadMessage("no message begins here")
     (metadata_length,) = _I32.unpack_from(data, position + 4)
     if metadata_length < ALIGNMENT or metadata_length % ALIGNMENT:
-        raise BadMessage(f"its header can't have {metadata_length} octets")
+        raise BadMessage(f"its header can't have {metadata_length} bytes")
     if 8 + metadata_length > left:
-        raise BadMessage(f"its header of {metadata_length} octets is cut off", torn=True)
+        raise BadMessage(f"its header of {metadata_length} bytes is cut off", torn=True)
     header = bytes(data[position + 8 : position + 8 + metadata_length])
     try:
         message_type, body_length, rows, first_offset, crc = _read_header(header)
     except (struct.error, IndexError, ValueError) as error:
         raise BadMessage("its header is not one of Arrow") from error
     if body_length < 0 or body_length % ALIGNMENT or rows < 0 or first_offset < 0:
-        raise BadMessage("its header names a size that can't be")
+        raise BadMessage("its header has an impossible size")
     length = 8 + metadata_length + body_length
     if length > left:
-        raise BadMessage(f"it has {length} octets, of which {left} are there", torn=True, rows=rows)
+        raise BadMessage(f"it has {length} bytes, of which {left} are there", torn=True, rows=rows)
     return IpcMessage(position, length, rows, first_offset, crc, message_type, 8 + metadata_length)
 
 
@@ -116,29 +116,29 @@ def check_batch(data: memoryview, position: int, end: int) -> IpcMessage:
     if message.type != BATCH_TYPE:
         raise BadMessage(f"it is not a batch of rows but of type {message.type}")
     if crc_of(data[position : message.end], message.header_length) != message.crc:
-        raise BadMessage("its CRC is not that of its octets", rows=message.rows)
+        raise BadMessage("its CRC does not match", rows=message.rows)
     return message
 
 
 def header_length(message: memoryview) -> int:
-    """How many octets come before a message's body, by its own word."""
+    """How many bytes come before a message's body, by its own word."""
     return 8 + int(_I32.unpack_from(message, 4)[0])
 
 
 def check_known(message: memoryview, crc: int) -> None:
-    """That these octets are the batch that was written with this CRC: much less work than ``check_batch``."""
+    """That these bytes are the batch that was written with this CRC: much less work than ``check_batch``."""
     if len(message) < _FEWEST_OCTETS:
-        raise BadMessage(f"only {len(message)} octets are left", torn=True)
+        raise BadMessage(f"only {len(message)} bytes are left", torn=True)
     head = header_length(message)
     if not _FEWEST_OCTETS <= head <= len(message):
-        raise BadMessage(f"its header can't have {head - 8} octets")
+        raise BadMessage(f"its header can't have {head - 8} bytes")
     digits = digits_at(message, head)
     if message[digits : digits + CRC_DIGITS] != b"%08x" % crc or crc_of(message, head) != crc:
-        raise BadMessage("its CRC is not that of its octets")
+        raise BadMessage("its CRC does not match")
 
 
 def crc_of(message: memoryview, header_length: int) -> int:
-    """The CRC of all octets, its own digits read as zeros. They stand in the first ``header_length`` octets."""
+    """The CRC of all bytes, its own digits read as zeros. They are in the first ``header_length`` bytes."""
     digits = digits_at(message, header_length)
     crc = zlib.crc32(message[:digits])
     crc = zlib.crc32(BLANK_DIGITS, crc)
@@ -221,7 +221,7 @@ def _pairs(header: bytes, vector: int) -> list[tuple[bytes, bytes]]:
     """Keys and values of custom metadata."""
     (count,) = _U32.unpack_from(header, vector)
     if count > len(header):
-        raise ValueError("more pairs than octets")
+        raise ValueError("more pairs than bytes")
     found = []
     for index in range(count):
         pair = _follow(header, vector + 4 + 4 * index)
@@ -249,9 +249,9 @@ SEGMENT_SCHEMA: Final[Any] = SCHEMA.with_metadata({**SCHEMA.metadata, HEAD_KEY: 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The octets of a segment before its first batch, and the schema and node in them.
+    """The bytes of a segment before its first batch, and the schema and node in them.
 
-    ``damage`` is what is wrong with the octets in the file where they are not these.
+    ``damage`` is what is wrong with the bytes in the file where they are not these.
     """
 
     octets: bytes
@@ -273,7 +273,7 @@ def blank_head(node: str, protocols: Sequence[str] | None = None, kinds: int = l
 
 
 def make_head(node: str, protocols: Sequence[str] | None = None, kinds: int = len(KIND_VALUES)) -> Head:
-    """The head of a new segment, or of one that was begun when there were fewer ``kinds``."""
+    """The head of a new segment, or of one that was started when there were fewer ``kinds``."""
     octets = bytearray(blank_head(node, protocols, kinds))
     view = memoryview(octets)
     put_crc(view, parse_message(view, 0, len(view)).length)
@@ -290,12 +290,12 @@ def read_head(data: memoryview) -> Head:
     except ValueError:
         raise BadMessage("the head of the segment has no CRC") from None
     if crc_of(data[:end], schema_length) != written:
-        raise BadMessage("the CRC of the segment's head is not that of its octets")
+        raise BadMessage("the CRC of the segment's head does not match")
     octets = bytes(data[:end])
     schema = ipc.open_stream(octets).schema
     version = (schema.metadata or {}).get(VERSION_KEY, b"").decode(errors="replace")
     if version != VERSION or not schema.equals(SCHEMA):
-        raise BadMessage(f"its columns are of version {version or '?'}, this reader knows version {VERSION}")
+        raise BadMessage(f"its columns have version {version or '?'}, this reader supports version {VERSION}")
     return Head(octets, schema, _node(octets))
 
 
@@ -346,7 +346,7 @@ def _empty_batch() -> bytes:
 
 
 LONGEST_NAME: Final = 64
-"""In octets; hosts have no longer names."""
+"""In bytes; hosts have no longer names."""
 
 FIRST_PROTOCOLS: Final = 7
 """How many names of protocols the first segments had."""
@@ -394,7 +394,7 @@ def _proves(damaged: memoryview, made: Head) -> bool:
 
 
 def _names(data: memoryview) -> Iterator[str]:
-    """Names that may have stood there: as it is, with one bit changed, with its length changed."""
+    """Names that may have been there: unchanged, with one bit changed, with its length changed."""
     at = _name_position()
     if len(data) < at:
         return
@@ -426,7 +426,7 @@ def _decoded(octets: bytes | bytearray) -> Iterator[str]:
 
 @functools.cache
 def _name_position() -> int:
-    """Where in a head the name stands: where two of them differ last."""
+    """The position of the name in a head: where two heads differ last."""
     one, other = (make_head(name, ()).octets for name in "ab")
     return max(at for at in range(len(one)) if one[at] != other[at])
 
@@ -440,7 +440,7 @@ _ENTRY: Final = struct.Struct("<QIIQQqqI8x")
 
 
 class Entry(NamedTuple):
-    """One batch: which rows, where they stand, of what time."""
+    """One batch: its rows, position and times."""
 
     first_offset: int
     rows: int
@@ -468,13 +468,13 @@ class Entry(NamedTuple):
 
 
 def pack_entry(entry: Entry) -> bytes:
-    """The entry's octets."""
+    """The entry's bytes."""
     packed = _ENTRY.pack(*entry)
     return packed + _U32.pack(zlib.crc32(packed))
 
 
 def unpack_entries(octets: bytes | memoryview) -> list[Entry]:
-    """The entries in the octets behind the magic.
+    """The entries in the bytes behind the magic.
 
     One that is cut off or damaged is left out, and so is one that is not behind the others: an index is a help, never
     the truth.

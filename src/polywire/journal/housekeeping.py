@@ -1,11 +1,10 @@
 """Housekeeping of a journal that is being written: snapshots of the hub's state, compaction and retention.
 
 A thread does it whenever a segment was closed, and from time to time because rows get old. What takes long is done in
-processes of their own. Nothing that goes wrong here affects the hub: it is logged, counted, and tried again the next
-time.
+separate processes. Errors here never affect the hub: they are logged, counted, and the work is retried the next time.
 
 Retention deletes whole segments, the oldest first, as long as a limit is exceeded; never the newest one, never what the
-hub needs to come back after a crash, and never what a named reader still needs, unless the limits say so. Rows carry
+hub needs to recover after a crash, and never what a named reader still needs, unless the limits say so. Rows carry
 the time of the wall clock, and a clock can be wrong: ``AgeClock`` keeps a clock that was set forward from making all
 rows old at once.
 """
@@ -80,7 +79,7 @@ Segment_co = TypeVar("Segment_co", bound=Kept, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class KeepLimits:
-    """How much is kept: octets and seconds (0: no limit), and whether named readers are waited for."""
+    """How much is kept: bytes and seconds (0: no limit), and whether named readers are waited for."""
 
     octets: int = 0
     seconds: float = 0.0
@@ -89,10 +88,10 @@ class KeepLimits:
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[Segment_co]):
-    """``delete`` are the segments to delete, the oldest first. ``held_by`` tells what kept more from being deleted.
+    """``delete`` are the segments to delete, the oldest first. ``held_by`` says what kept more from being deleted.
 
-    It names readers, or ``state``: the hub's state has not been written down behind that segment yet. ``overdue`` is
-    whether what is held is too old to be kept, and ``over`` how many octets the journal is over its limit once that is
+    It names readers, or ``state``: there is no snapshot of the hub's state after that segment yet. ``overdue`` is
+    whether what is held is too old to be kept, and ``over`` how many bytes the journal is over its limit once that is
     done.
     """
 
@@ -127,7 +126,7 @@ def plan_retention(
     delete: list[Segment_co] = []
     held: tuple[str, ...] = ()
     overdue = False
-    for segment, last in zip(segments[:-1], times, strict=False):  # the newest tells the next writer where to go on
+    for segment, last in zip(segments[:-1], times, strict=False):  # the newest tells the next writer where to continue
         too_large = limits.octets > 0 and octets > limits.octets
         too_old = limits.seconds > 0 and last is not None and last < oldest
         if not segment.closed or not (too_large or too_old):
@@ -185,7 +184,7 @@ class AgeClock:
         if jump > JUMP_SECONDS:
             if self._jumped is None:
                 self._jumped = monotonic
-                words = "the clock is %.0f s ahead of the newest row, or of itself; keep_time believes it in %.0f s"
+                words = "the clock has jumped ahead by %.0f s; keep_time uses it after another %.0f s"
                 log.log(self._level, words, jump, BELIEVED_SECONDS)
             self._level = logging.WARNING
             if monotonic - self._jumped < BELIEVED_SECONDS:
@@ -203,8 +202,8 @@ PERIOD: Final = 600.0
 """Seconds after which age is looked at again, where nothing else happens."""
 
 MODEST_SECONDS: Final = 30.0
-"""How long a process may take that works only while nobody else wants the processor. Then it is begun again as one that
-takes its share: on a machine that is always busy the journal would grow without end."""
+"""How long a process at idle priority may take. Then it is restarted at normal
+priority: on a machine that is always busy the journal would grow without end."""
 
 HURRY_SECONDS: Final = 300.0
 """For how long after that others do so from their start."""
@@ -233,7 +232,7 @@ class HousekeepingBusy(JournalError):  # noqa: N818 - what happened, as with Jou
     """Another process is compacting or deleting in this journal."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(f"{folder}: another process compacts or deletes here; try again when it is done")
+        super().__init__(f"{folder}: another process is compacting or deleting here; try again when it has finished")
         self.folder = folder
 
 
@@ -264,7 +263,7 @@ def joined(holds: list[Hold]) -> list[Hold]:
 
 
 class Housekeeping:
-    """The housekeeping of the journal in ``folder``. ``start`` it, tell it of each new segment, ``stop`` it.
+    """The housekeeping of the journal in ``folder``. ``start`` it, notify it of each new segment, ``stop`` it.
 
     ``rounds``, ``compacted``, ``deleted`` and ``failures`` count what happened since the start.
     """
@@ -312,7 +311,7 @@ class Housekeeping:
     def hold(self, first: int, end: int | None = None) -> Hold:
         """Delete nothing from this offset on until both snapshots that are kept are behind the hold's ``end``.
 
-        A delivery may stand for a message far before it. A snapshot gets the message's body from its row, which must
+        A delivery may refer to a message far before it. A snapshot gets the message's body from its row, which must
         not be deleted before. From any thread; it never waits.
         """
         hold = Hold(first, end)
@@ -328,7 +327,7 @@ class Housekeeping:
         self.segment_begun(offset)
 
     def stop(self) -> None:
-        """End, leaving off a compaction that is under way; the next start does it again."""
+        """End, leaving off a compaction that is in flight; the next start does it again."""
         self._stopping.set()
         self._wake.set()
         with self._guard:
@@ -349,7 +348,7 @@ class Housekeeping:
         except HousekeepingBusy as error:
             log.info("%s", error)
         except Exception as error:
-            # Whatever it is, the hub has to go on.
+            # Whatever it is, the hub must keep running.
             log.warning("housekeeping of the journal failed", exc_info=True)
             done.failures.append(str(error))
         self.rounds += 1
@@ -359,9 +358,9 @@ class Housekeeping:
         return done
 
     def _snapshot(self, done: Done) -> None:
-        """Write the hub's state down, so that what is before it need not be read at a start, and may be deleted.
+        """Write a snapshot of the hub's state, so that older rows need not be read at startup and may be deleted.
 
-        If that fails, the rest is done all the same: it may be what makes room again.
+        If that fails, the rest is done anyway: it may free disk space.
         """
         offset = self._state_wanted
         if offset is None or not (self._state_needed or due(self._folder, offset)):
@@ -369,7 +368,7 @@ class Housekeeping:
         answer = self._run_apart("polywire.journal.snapshots", str(self._folder), str(offset))
         if isinstance(answer, str):
             if not self._stopping.is_set():
-                log.warning("the hub's state could not be written down; it is tried again: %s", answer)
+                log.warning("writing a snapshot of the hub's state failed and will be retried: %s", answer)
                 done.failures.append(answer)
             return
         saved = Saved(**answer)
@@ -380,7 +379,7 @@ class Housekeeping:
         for lost in saved.lost:
             log.error("the hub's state in %s may be incomplete: %s", saved.name, lost)
         size = saved.octets / _NICE_SIZES
-        log.info("wrote the hub's state down in %s: %.1f MiB, in %.1f s", saved.name, size, saved.seconds)
+        log.info("wrote a snapshot of the hub's state to %s: %.1f MiB in %.1f s", saved.name, size, saved.seconds)
 
     def _run(self) -> None:
         period = PERIOD if self._limits.seconds else None
@@ -428,7 +427,7 @@ class Housekeeping:
             )
         elif not self._stopping.is_set():
             done.failures.append(result)
-            log.warning("%s was not compacted, and stays as it is: %s", path.name, result)
+            log.warning("%s was not compacted and is left unchanged: %s", path.name, result)
 
     def _compact_one(self, path: Path) -> Compacted | str:
         """Compact in a process of its own; what went wrong where it did."""
@@ -436,7 +435,7 @@ class Housekeeping:
         if not isinstance(answer, str):
             return Compacted(**answer)
         if self._code == DAMAGED:
-            # It does not mend itself, and reading it again each time would be work for nothing.
+            # It does not repair itself, so reading it again each time would be useless.
             self._damaged.add(path.name)
         return answer
 
@@ -511,7 +510,7 @@ class Housekeeping:
             sync_folder(self._folder)
             size = sum(segment.octets for segment in plan.delete) / _NICE_SIZES
             log.info(
-                "deleted %d segments (%.1f MiB); the journal begins at %d now",
+                "deleted %d segments (%.1f MiB); the journal now starts at offset %d",
                 len(plan.delete),
                 size,
                 plan.delete[-1].end_offset,
@@ -522,7 +521,7 @@ class Housekeeping:
         if held != self._told:
             self._told = held
             if held:
-                log.warning("the journal keeps more than its limits say: %s still needs it", held)
+                log.warning("the journal keeps more than its limits allow: %s still needs it", held)
 
     def _needed_from(self) -> int:
         """From where on rows are needed, to start the hub or to write its state down the next time."""

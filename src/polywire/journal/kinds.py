@@ -70,14 +70,14 @@ PERSISTENT_FLAG: Final = 8
 LAST_FLAG: Final = 16
 """The last request or reply of a call."""
 UNHEARD_FLAG: Final = 32
-"""Published, and nobody was subscribed."""
+"""Published without any subscriber."""
 WILL_FLAG: Final = 64
 """A last will."""
 CLEAN_FLAG: Final = 128
-"""A session begins anew, or ends for good; in a row of kind ``will``: the connection's last wills are over."""
+"""A session begins again, or ends for good; in a row of kind ``will``: the connection's last wills are over."""
 QUEUED_FLAG: Final = 256
 """A delivery or acknowledgement that belongs to a queue."""
 PATTERN_FLAG: Final = 512
-"""The message was published to a pattern: ``*`` in its channel stands for any one level."""
+"""The message was published to a pattern: ``*`` in its channel matches any one level."""
 BINARY_FLAG: Final = 1024
 """The sender marked the body as binary, though it may be UTF-8."""

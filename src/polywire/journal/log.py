@@ -44,7 +44,7 @@ from polywire.registry import names
 
 FIRST_ROOM: Final = 1 << 20
 LARGEST_KEPT_ROOM: Final = 32 << 20
-"""The room to encode in is kept from batch to batch, but not where one huge batch needed far more."""
+"""The buffer for encoding is kept from batch to batch, unless one huge batch needed far more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class BatchEncoder:
 
     def encode(self, batch: Any, first_offset: int) -> EncodedBatch:
         """The batch's message. Its dictionaries must be those of the segment's head."""
-        # Arrow writes a head before every stream, so the batch gets one, which then tells whether it fits the segment.
+        # Arrow writes a head before every stream, so the batch gets one, which then shows whether it fits the segment.
         room = self._room_for(len(self._head) + int(ipc.get_record_batch_size(batch)))
         sink = pa.FixedSizeBufferWriter(pa.py_buffer(room))
         writer = ipc.new_stream(sink, SEGMENT_SCHEMA, options=WRITE_OPTIONS)
@@ -205,11 +205,11 @@ FSYNC_MODES: Final = ("group", "always", "os")
 
 
 class Log:
-    """The one writer of the journal in a folder, which is made where it is missing.
+    """The only writer of the journal in a directory, which is created if missing.
 
     ``fsync`` is ``"os"`` where the operating system decides when data reaches the disk; with the other modes it is
     there before ``append`` returns. ``recovery`` reports what was found, and repaired, at start; with ``refuse_loss``,
-    ``JournalLoss`` is raised and nothing changed where rows are lost that were safe.
+    ``JournalLoss`` is raised and nothing is changed if rows that were on disk are lost.
 
     A segment is ended when it has ``segment_octets``, or when rows come ``segment_seconds`` (0: never) after its first
     ones; that is measured by the monotonic clock, so it does not matter when the wall clock is set.
@@ -217,9 +217,9 @@ class Log:
     ``protocols`` are the names that rows' protocols are numbered by; by default those of all protocols there are. Each
     segment has the names in it.
 
-    ``on_roll`` is told the first offset of each new segment when the one before it is complete, and before anything is
-    written to the new one; what it raises comes out of ``append``, which can then be tried again without it being
-    called a second time.
+    ``on_roll`` is called with the first offset of each new segment when the one before it is complete, and before
+    anything is written to the new one; what it raises comes out of ``append``, which can then be tried again without it
+    being called a second time.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class Log:
         offsets = batch.column(0)
         first = offsets[0].as_py()
         if first < self._next_offset or offsets[rows - 1].as_py() != first + rows - 1:
-            raise ValueError(f"the rows' offsets are to be consecutive from {self._next_offset} on, not from {first}")
+            raise ValueError(f"offsets must be consecutive from {self._next_offset} on, not from {first}")
         return self._encoder.encode(batch, first)
 
     def write(self, batch: EncodedBatch, *, state: bool, times: tuple[int, int]) -> None:
@@ -326,7 +326,7 @@ class Log:
                 self._lock.release()
 
     def _begin(self, recovered: Recovered) -> ActiveSegment:
-        """Go on with the newest segment if it is ours and has room, else begin one."""
+        """Continue the newest segment if it is ours and has room, else begin one."""
         first_offset = recovered.first_offset
         if (
             first_offset is not None

@@ -103,7 +103,7 @@ class Query:
         )
 
     def choose(self, rows: Any) -> Any:
-        """The rows that are wanted, offsets aside, with the columns that are wanted, as one batch."""
+        """The matching rows, apart from offsets, with the requested columns, as one batch."""
         for mask in self._masks(rows):
             rows = rows.filter(mask)
         columns = []

@@ -171,7 +171,7 @@ class Journal:
 
         Offsets and times end before ``to_offset`` and ``to_time``. ``channels`` are patterns. A batch that can't be
         read raises ``CorruptBatch``, is skipped, or becomes a row of kind ``gap``. ``state_only`` leaves out batches
-        in which nothing is that the hub's state is made of, as far as an index tells: compacted segments have none.
+        that the hub's state does not depend on, as far as an index says that: compacted segments have none.
         """
         query = make_query(
             columns=columns,
@@ -246,7 +246,7 @@ class Journal:
             position = behind
 
     def _steadily_begun(self, file: SegmentFile, query: Query) -> Iterator[Any] | None:
-        """The file's batches, the first of them already read; None where it is gone, and another is to be read."""
+        """The file's batches, the first of them already read; None if it is gone and another file must be read."""
         try:
             batches = self._load(file).read(query)
             first = next(batches, None)
@@ -299,7 +299,7 @@ class Journal:
 
 
 def open_journal(place: str | Path, *, filesystem: Any = None, token: str | None = None) -> Journal:
-    """The journal in this folder, under this URI, of the hub at this address, or in a ``pyarrow.fs`` file system.
+    """The journal in this directory, under this URI, of the hub at this address, or in a ``pyarrow.fs`` file system.
 
     ``token`` is what a hub that has logins wants to see.
     """

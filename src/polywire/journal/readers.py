@@ -1,8 +1,8 @@
-"""Named readers: what somebody outside still needs of the journal, so that retention leaves it there.
+"""Named readers: rows of the journal that an outside reader still needs, so that retention keeps them.
 
-A reader is a file ``readers/<name>.json`` in the journal's folder, ``{"offset": n, "updated": "…"}``: rows from ``n``
-on are still needed. Whoever reads under a name moves it forward as far as it is done. Only what a name says counts; a
-reader that nobody moves any more holds the journal until it is forgotten.
+A reader is a file ``readers/<name>.json`` in the journal's directory, ``{"offset": n, "updated": "…"}``: it still needs
+the rows from ``n`` on. A program that reads under a name moves the offset forward as it goes. A reader that no program
+moves any more keeps its rows in the journal until ``forget`` removes it.
 """
 
 import json
@@ -26,8 +26,8 @@ class ReaderNameError(PolywireError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"{name[:100]!r} can't name a reader: a name is 1 to 100 letters, digits, '-', '_' or '.', "
-            "and begins with no '.'"
+            f"{name[:100]!r} is not a valid reader name: a name is 1 to 100 letters, digits, '-', '_' or '.', "
+            "and does not begin with '.'"
         )
         self.name = name
 
@@ -68,12 +68,12 @@ class NamedReaders:
     def put(self, name: str, offset: int) -> NamedReader:
         """Say that this reader needs what is from ``offset`` on, and no longer what is before."""
         if offset < 0:
-            raise ValueError(f"an offset is not negative, this one is {offset}")
+            raise ValueError(f"an offset must not be negative, this one is {offset}")
         path = self._path(_checked(name))
         now = datetime.now(UTC)
         text = json.dumps({"offset": offset, "updated": now.isoformat()})
         self._folder.mkdir(exist_ok=True)
-        # Renamed into place, so that whoever reads it finds the old or the new one, whole. A crash of the machine may
+        # Renamed into place, so that a reader finds the complete old or new one. A crash of the machine may
         # bring the old one back: it holds more than is needed, never less.
         new = path.with_name(f".{path.name}.{os.getpid()}")
         new.write_text(text + "\n", encoding="utf-8")
@@ -100,7 +100,7 @@ class NamedReaders:
             return NamedReader(name, 0, problem=f"{self._path(name)} can't be read: {error}")
         offset = found.get("offset") if isinstance(found, dict) else None
         if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
-            return NamedReader(name, 0, problem=f'{self._path(name)} has no "offset" that is a number from 0 on')
+            return NamedReader(name, 0, problem=f'{self._path(name)} has no "offset" that is a number of at least 0')
         return NamedReader(name, offset, _time(found.get("updated")))
 
 

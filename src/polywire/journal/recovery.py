@@ -1,11 +1,11 @@
-"""What a writer does with the newest segment before it writes: check every batch, and cut off a tail that is not right.
+"""What a writer does with the newest segment before it writes: check every batch, and cut off an invalid tail.
 
-A crash leaves at most one batch that is not whole, at the very end, and its rows were never acknowledged. It is kept
-aside in a file and cut off. Damage in the middle stays where it is, for readers to step over, and is reported.
+A crash leaves at most one batch that is not whole, at the very end, and its rows were never acknowledged. It is saved
+in another file and cut off. Damage in the middle is left in place, skipped by readers, and reported.
 
-Rows that were safe and are gone are another matter: the index lists them, or another file proves that their offsets
-were given. Then nothing is repaired. The damaged segment stays as it is and a new one begins after the last offset
-that was given, so that every reader sees what is missing, and no offset is used twice.
+Lost rows are different: the index lists them, or another file proves that their offsets were used. Then nothing is
+repaired. The damaged segment is left unchanged and a new one begins after the last used offset, so that every reader
+sees what is missing, and no offset is used twice.
 """
 
 import contextlib
@@ -38,15 +38,15 @@ from polywire.journal.segments import entries_of, parquet_end_offset
 _COPY_OCTETS: Final = 1 << 20
 
 MOST_ROWS: Final = 1 << 32
-"""More rows than any segment has: offsets to skip where nothing tells how many of them were given."""
+"""More rows than any segment has: offsets to skip if it is unknown how many were used."""
 
 LARGEST_OFFSET: Final = 1 << 62
-"""An offset beyond this proves nothing but that somebody wrote it into a reader's file."""
+"""An offset beyond this in a reader's file is ignored as a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Rows that were safe and are gone: those from ``first_offset`` up to ``end_offset``, of the file ``segment``."""
+    """Lost rows that were on disk: those from ``first_offset`` up to ``end_offset``, of the file ``segment``."""
 
     segment: str
     first_offset: int
@@ -68,8 +68,8 @@ class RecoveryReport:
     """What was found at start.
 
     ``octets`` were cut off ``segment`` from ``position`` on and are kept in ``kept``; ``rows`` is how many rows they
-    spoke of, where that can be told. ``lost`` are rows that were safe and are gone, which happens only when a disk
-    loses what it had confirmed, or somebody removes files. ``damage`` is what can't be read before that.
+    contained, if known. ``lost`` are rows that were on disk and are lost, which happens only when a disk loses
+    confirmed data, or files are removed. ``damage`` is what can't be read before that.
     """
 
     segment: str = ""
@@ -84,7 +84,7 @@ class RecoveryReport:
 
     @property
     def lost_rows(self) -> int:
-        """How many rows that were safe are gone."""
+        """How many rows that were on disk are lost."""
         return sum(loss.rows for loss in self.lost)
 
     @property
@@ -98,7 +98,7 @@ class RecoveryReport:
         said = []
         if self.octets:
             rows = "" if self.rows is None else f" ({self.rows} rows)"
-            said.append(f"{self.octets} octets{rows} cut off at {self.position}, {self.reason}; kept in {self.kept}")
+            said.append(f"{self.octets} bytes{rows} cut off at {self.position}, {self.reason}; kept in {self.kept}")
         for hole in self.damage:
             said.append(f"damaged from {hole.position} to {hole.end}: {hole.reason}")
         told = [f"{self.segment}: " + "; ".join(said)] if said else []
@@ -107,7 +107,7 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Where writing goes on: ``next_offset``, and the segment that can be continued, if one can."""
+    """Where writing continues: ``next_offset``, and the segment that can be continued, if one can."""
 
     next_offset: int = 0
     first_offset: int | None = None
@@ -187,10 +187,10 @@ def _offsets_given(folder: Path, names: list[str]) -> tuple[int, str]:
 
 
 def _with_proof(recovered: Recovered, given: int, proof: str, segment: str) -> Recovered:
-    """Go on after the last offset that was given, and tell what is missing before it."""
+    """Continue after the last used offset, and report what is missing before it."""
     if given <= recovered.next_offset:
         return recovered
-    reason = f"{proof} proves that offsets up to {given - 1} were given, and no file has these rows"
+    reason = f"{proof} proves that offsets up to {given - 1} were used, but no file has these rows"
     loss = Loss(segment, recovered.next_offset, given, reason)
     report = replace(recovered.report, lost=(*recovered.report.lost, loss))
     return replace(recovered, next_offset=given, report=report)
@@ -283,7 +283,7 @@ class _Tail:
         made.replace(self._index_path)
 
     def _cut(self, position: int) -> Path:
-        """Keep the tail aside, safely, before it is cut off."""
+        """Save the tail to disk before it is cut off."""
         kept = _unused(self._path.with_suffix(f".torn-{position}"))
         with self._path.open("r+b") as segment, kept.open("xb") as aside:
             os.fchmod(aside.fileno(), 0o640)
@@ -307,7 +307,7 @@ def _head_of(octets: mmap.mmap | bytes) -> tuple[Head | None, str]:
 
 
 def _mended(head: Head) -> list[Hole]:
-    return [Hole(0, len(head), f"{head.damage}; the head was written anew")] if head.damage else []
+    return [Hole(0, len(head), f"{head.damage}; the head was rewritten")] if head.damage else []
 
 
 def _rows(holes: list[Hole]) -> int | None:

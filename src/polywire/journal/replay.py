@@ -1,7 +1,7 @@
-"""Replay: publish journaled messages again, in their order and with their spacing, to whatever publishes.
+"""Replay: publish journaled messages again, in order and with their original timing.
 
 The core knows neither sockets nor clients: batches of rows come in, and a ``Target`` takes the messages. ``polywire
-journal replay`` puts a client behind it.
+journal replay`` uses a client as the target.
 """
 
 import asyncio
@@ -37,10 +37,10 @@ class Target(Protocol):
 
 
 class ReplayError(PolywireError):
-    """A message was not taken. ``offset`` is its row's: a replay from there on goes on where this one ended."""
+    """A message was not accepted. ``offset`` is that of its row: a replay from there continues where this one ended."""
 
     def __init__(self, offset: int, channel: str, cause: Exception) -> None:
-        super().__init__(f"the message of offset {offset}, to {channel}, was not taken: {cause}")
+        super().__init__(f"the message of offset {offset}, to {channel}, was not accepted: {cause}")
         self.offset = offset
         self.channel = channel
 
@@ -67,7 +67,7 @@ class Replayed:
 class Renaming:
     """New names for channels: each rule is a channel's name, or its first levels, and what takes their place.
 
-    An empty name stands in front of all channels. The first rule that fits counts.
+    An empty name is the prefix of all channels. The first matching rule applies.
     """
 
     def __init__(self, rules: Iterable[tuple[str, str]] = ()) -> None:
@@ -95,11 +95,11 @@ async def replay(
     in_flight: int = IN_FLIGHT,
     told: Callable[[Replayed], None] | None = None,
 ) -> Replayed:
-    """Publish the rows of ``batches`` (``COLUMNS``, of ``KINDS``) in their order, and wait for their acknowledgements.
+    """Publish the rows of ``batches`` (``COLUMNS``, of ``KINDS``) in order, and wait for their acknowledgements.
 
-    The time between two messages is as it was, divided by ``speed``; None is as fast as the target takes them. A
-    message that is not taken ends it with a ``ReplayError``, unless ``keep_going``; those that are under way by then
-    (``in_flight`` at most) are waited for. ``told`` is called with the same object again and again.
+    The time between two messages is the original one, divided by ``speed``; None is as fast as the target accepts them.
+    A message that is not accepted ends it with a ``ReplayError``, unless ``keep_going``; those in flight by then
+    (``in_flight`` at most) are awaited. ``told`` is called repeatedly with the same object.
     """
     done = Replayed()
     waiting: deque[tuple[int, str, int, Awaitable[object]]] = deque()
@@ -113,7 +113,7 @@ async def replay(
             done.errors.append(failure)
 
     async def settle(most: int) -> None:
-        """Wait until no more than ``most`` are under way; all of them, once one failed that must not."""
+        """Wait until no more than ``most`` are in flight; all of them, once one failed that must not."""
         while len(waiting) > (0 if done.failed and not keep_going else most):
             offset, channel, size, receipt = waiting.popleft()
             try:

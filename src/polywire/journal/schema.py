@@ -33,7 +33,7 @@ SCHEMA: Final[Any] = pa.schema(
     ],
     metadata={VERSION_KEY: VERSION},
 )
-"""As it is stored: what few values repeat is one octet a row."""
+"""As it is stored: what few values repeat is one byte a row."""
 
 CODED: Final = ("node", "kind", "protocol")
 """The columns that are stored as codes."""
@@ -42,7 +42,7 @@ PLAIN_SCHEMA: Final[Any] = pa.schema(
     [pa.field(f.name, pa.utf8(), nullable=f.nullable) if f.name in CODED else f for f in SCHEMA],
     metadata=SCHEMA.metadata,
 )
-"""As it is read: the same columns, codes replaced by the text they stand for."""
+"""As it is read: the same columns, with codes replaced by text."""
 
 KIND_VALUES: Final[Any] = pa.array(KINDS, pa.utf8())
 

@@ -79,7 +79,7 @@ def load_index(storage: Storage, first_offset: int) -> list[Entry] | None:
 
 
 def decode(head: Head, octets: bytes | memoryview, columns: list[str]) -> Any:
-    """The rows of the batches in these octets, whose CRCs are right, with these columns as they are stored."""
+    """The rows of the batches in these bytes, whose CRCs are right, with these columns as they are stored."""
     return _decode(pa.py_buffer(b"".join((head.octets, octets))), columns)
 
 
@@ -162,7 +162,7 @@ def entries_of(found: Survey, known: list[Entry], head: Head, octets: bytes | mm
 
 
 def make_entry(batch: IpcMessage, head: Head, octets: bytes) -> Entry:
-    """The entry of a batch that only its octets are known of; whether it holds state is not, so it may."""
+    """The entry of a batch that only its bytes are known of; whether it holds state is not, so it may."""
     rows = decode(head, octets, ["ts"])
     times = pc.min_max(rows.column(0).cast("int64")).as_py()
     flags = STATE_FLAG
@@ -203,7 +203,7 @@ class ArrowSegment:
 
     @property
     def octets(self) -> int:
-        """How many octets of it are safe."""
+        """How many bytes of it are safe."""
         if self.newest and not self.ended:
             return self.entries[-1].end if self.entries else 0
         return self.size
@@ -232,7 +232,7 @@ class ArrowSegment:
         return read_batches(self.storage, self.file, list(self.wanted(query)), query)
 
     def extend(self) -> bool:
-        """Take what has become safe since, if the index just goes on; else this has to be loaded anew."""
+        """Add what was flushed since, if the index only grew; else this must be loaded again."""
         if not (self._from_index and self.storage.being_written()):
             return False
         at = len(MAGIC) + len(self.entries) * ENTRY_OCTETS
@@ -271,7 +271,7 @@ class ArrowSegment:
             self._look(known or [])
 
     def _measure(self) -> None:
-        """A list of files is not of one moment: where a segment stands behind this one, it is longer than listed."""
+        """A list of files is not of one moment: if there is a segment after this one, it is longer than listed."""
         if not self.newest:
             with self.storage.open(self.name) as file:
                 self.size = file.size()
@@ -285,7 +285,7 @@ class ArrowSegment:
         return all(before.end == after.position for before, after in pairwise(known))
 
     def _look(self, known: list[Entry]) -> None:
-        """Look at the segment itself, up to the size it had before it was known that nobody writes it."""
+        """Read the segment itself, up to the size it had before it was known to be closed."""
         with self.storage.open(self.name) as file:
             octets = file.read(self.size)
             try:
@@ -340,7 +340,7 @@ _TS: Final = SCHEMA.names.index("ts")
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """One row group: which rows, of what time, and where it stands."""
+    """One row group: its rows, times and position."""
 
     number: int
     first_offset: int
@@ -442,7 +442,7 @@ def lost_rows(name: str, first_offset: int, groups: Sequence[RowGroup], behind: 
 
 
 def row_groups(metadata: Any) -> list[RowGroup]:
-    """The row groups, from what stands in the file's foot."""
+    """The row groups, from the file's footer."""
     found = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)

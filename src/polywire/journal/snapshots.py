@@ -2,11 +2,11 @@
 
 A snapshot is an Arrow stream of the rows that ``state.fold`` leaves, named by the offset of the first row it does not
 know of, with a checksum after it that readers of streams do not see. It is made from the one before and the rows in
-between, never from the hub's memory, so making it disturbs nobody and a start does the same.
+between, never from the hub's memory, so it does not disturb the hub, and startup uses the same code.
 
 Only the columns that decide what is left are ever in memory as a whole; the rows themselves are read, and written, a
-slice at a time. ``python -m polywire.journal.snapshots FOLDER OFFSET`` writes a snapshot in a process of its own at the
-lowest priority, which is what ``housekeeping.py`` starts.
+slice at a time. ``python -m polywire.journal.snapshots FOLDER OFFSET`` writes a snapshot in a separate process at the
+lowest priority; ``housekeeping.py`` starts it.
 """
 
 import bisect
@@ -102,7 +102,7 @@ class State:
         return _slices(self._batches())
 
     def first_reference(self) -> int | None:
-        """The first message in the journal that a delivery since the base stands for; None where there is none."""
+        """The first message in the journal that a delivery since the base refers to; None if there is none."""
         if self.offsets is None:
             return None
         middle = _place(self.offsets, self.base.offset)
@@ -117,7 +117,7 @@ class State:
             yield from self._resolved(batch)
 
     def _resolved(self, batch: Any) -> Iterator[Any]:
-        """The rows, with the bodies of the messages that deliveries stand for."""
+        """The rows, with the bodies of the messages that deliveries refer to."""
         if not pc.any(unresolved(batch)).as_py():
             yield batch
             return
@@ -138,7 +138,7 @@ class State:
     def _messages(self, offsets: Any, column: str) -> dict[int, Any]:
         """One column of the messages with these offsets, by offset.
 
-        What a delivery stands for may be a retained message of long ago, whose segment is gone; then the base has it.
+        A delivery may refer to an old retained message whose segment is deleted; then the base has it.
         """
         columns = ["offset", column]
         found: dict[int, Any] = {}
@@ -211,7 +211,7 @@ def save(folder: Path, state: State) -> Path:
 def due(folder: Path, to_offset: int) -> bool:
     """Whether a snapshot just before this offset is worth its writing.
 
-    It is when the segments since the last one have as many octets as that one: so snapshots never cost more writing
+    It is when the segments since the last one have as many bytes as that one: so snapshots never cost more writing
     than the journal itself does, and a start never reads more than the last one, that much again and a segment.
     """
     names = [path.name for path in folder.iterdir()]
@@ -235,7 +235,7 @@ def newest(folder: Path, to_offset: int | None = None) -> Snapshot:
             try:
                 _check(path)
             except (OSError, ValueError, pa.ArrowException) as error:
-                log.warning("the snapshot %s can't be used, an older one is: %s", path, error)
+                log.warning("the snapshot %s can't be used; using an older one: %s", path, error)
             else:
                 return Snapshot(offset, path)
     return Snapshot()
@@ -278,7 +278,7 @@ def _check(path: Path) -> None:
             crc = zlib.crc32(piece, crc)
             left -= len(piece)
         if left or file.read() != _TRAILER.pack(_MAGIC, crc):
-            raise ValueError("its checksum is not right")
+            raise ValueError("its checksum does not match")
     with pa.OSFile(str(path)) as opened, ipc.open_stream(opened) as stream:
         if not stream.schema.equals(PLAIN_SCHEMA):
             raise ValueError("its columns are not those of this version")
@@ -349,7 +349,7 @@ def _range(first: int, end: int) -> str:
 
 
 def _told(gap: dict[str, Any]) -> str:
-    """What a row of kind ``gap`` stands for."""
+    """A description of a row of kind ``gap``."""
     headers = json.loads(gap["headers"])
     place = f"{headers['segment']} at {headers['position']}: {headers['reason']}"
     if headers["rows"] is None:
@@ -358,7 +358,7 @@ def _told(gap: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Write a snapshot of the journal in a folder just before an offset, and print what it is as JSON."""
+    """Write a snapshot of the journal in a directory just before an offset, and print what it is as JSON."""
     begin_work()
     folder, offset = Path(sys.argv[1]), int(sys.argv[2])
     begun = time.monotonic()

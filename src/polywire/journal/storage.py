@@ -24,10 +24,10 @@ class Storage(Protocol):
     """What a reader asks of the place where a journal is. It can be pickled, so that readers elsewhere can use it."""
 
     def sizes(self) -> dict[str, int]:
-        """The files by name, with their octets; ``JournalError`` where there is no such place."""
+        """The files by name, with their bytes; ``JournalError`` where there is no such place."""
 
     def open(self, name: str) -> Any:
-        """A ``pyarrow.NativeFile`` to read at any position; ``FileNotFoundError`` where it is gone."""
+        """A ``pyarrow.NativeFile`` to read at any position; ``FileNotFoundError`` if it is gone."""
 
     def being_written(self) -> bool:
         """Whether a writer may be at work: then only what the index names is safe."""
@@ -38,20 +38,20 @@ class Storage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileStorage:
-    """A folder of a file system of ``pyarrow.fs``."""
+    """A directory of a file system of ``pyarrow.fs``."""
 
     filesystem: Any
     root: str
 
     def sizes(self) -> dict[str, int]:
-        """The files by name, with their octets."""
+        """The files by name, with their bytes."""
         selector = fs.FileSelector(self.root)
         try:
             found = self.filesystem.get_file_info(selector)
         except FileNotFoundError:
-            raise JournalError(f"{self.root}: there is no such folder, so no journal") from None
+            raise JournalError(f"{self.root}: no such directory") from None
         except NotADirectoryError:
-            raise JournalError(f"{self.root}: a journal is a folder, this is a file") from None
+            raise JournalError(f"{self.root}: a journal is a directory, this is a file") from None
         return {info.base_name: info.size for info in found if info.type == fs.FileType.File}
 
     def open(self, name: str) -> Any:
@@ -83,7 +83,7 @@ def find_storage(place: str | Path, filesystem: Any = None, token: str | None = 
 
 TIMEOUT: Final = 30.0
 BLOCK: Final = 1 << 20
-"""Octets that are asked for at least: small reads come one after the other, and each request takes its time."""
+"""Bytes that are asked for at least: small reads come one after the other, and each request takes its time."""
 
 
 class RemoteJournalError(JournalError):
@@ -124,10 +124,10 @@ class JournalServer:
         try:
             return {str(each["name"]): int(each["octets"]) for each in json.loads(body)["files"]}
         except (ValueError, KeyError, TypeError) as error:
-            raise RemoteJournalError(self.url, "the answer is not a list of files; is this a hub?") from error
+            raise RemoteJournalError(self.url, "the answer is not a list of files; is this a Polywire hub?") from error
 
     def read(self, name: str, start: int, length: int) -> bytes:
-        """Octets of a file; fewer than ``length`` where it ends."""
+        """Bytes of a file; fewer than ``length`` where it ends."""
         if length <= 0:
             return b""
         answer = self._get(name, {"range": f"bytes={start}-{start + length - 1}"})
@@ -154,7 +154,7 @@ class JournalServer:
 
 
 class RemoteFile(io.RawIOBase):
-    """One file of a hub's journal, to be read anywhere; ``BLOCK`` octets are fetched at least, and kept."""
+    """One file of a hub's journal, to be read anywhere; ``BLOCK`` bytes are fetched at least, and kept."""
 
     def __init__(self, server: JournalServer, name: str) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class RemoteFile(io.RawIOBase):
         return self._size
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next octets, all of them where no number is given; fewer where the file ends."""
+        """The next bytes, all of them where no number is given; fewer where the file ends."""
         wanted = max(0, self.size() - self._position) if size is None or size < 0 else size
         skipped = self._position - self._block_at
         if not 0 <= skipped <= skipped + wanted <= len(self._block):
@@ -230,7 +230,7 @@ class HubStorage:
         return self._server.url
 
     def sizes(self) -> dict[str, int]:
-        """The files by name, with the octets that are safe."""
+        """The files by name, with the bytes that are safe."""
         return self._server.files()
 
     def open(self, name: str) -> Any:
@@ -243,11 +243,11 @@ class HubStorage:
 
 
 def hub_storage(url: str, *, token: str | None = None) -> HubStorage:
-    """The journal of the hub at ``url``. It is shown the token, or the user and password that stand in the URL."""
+    """The journal of the hub at ``url``. Uses the token, or the user and password in the URL."""
     return HubStorage(JournalServer(url, token=token))
 
 
 def _shown(url: str) -> str:
-    """The URL without what stands before its ``@``."""
+    """The URL without its credentials."""
     scheme, mark, rest = url.partition("://")
     return f"{scheme}{mark}{rest.rpartition('@')[2]}"

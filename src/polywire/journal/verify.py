@@ -1,4 +1,4 @@
-"""Checking a journal: every octet of every segment is read, and nothing is believed that a CRC does not prove.
+"""Checking a journal: every byte of every segment is read, and nothing is believed that a CRC does not prove.
 
 Nothing is changed. What a writer is just adding is not looked at.
 """
@@ -85,7 +85,9 @@ def verify_storage(storage: Storage) -> Iterator[Verified]:
         except FileNotFoundError:
             continue  # compacted or removed meanwhile
         if file.first_offset < end_offset:
-            found.findings.insert(0, Finding(DAMAGE, 0, f"it begins at {file.first_offset}, before the last one ends"))
+            found.findings.insert(
+                0, Finding(DAMAGE, 0, f"it starts at offset {file.first_offset}, before the previous one ends")
+            )
         end_offset = max(found.end_offset, end_offset)
         yield found
     yield from missing
@@ -127,12 +129,12 @@ def _verify_arrow(storage: Storage, file: SegmentFile, size: int, behind: int | 
                 found.findings.append(Finding(DAMAGE, 0, reason, file.first_offset, rows))
                 found.end_offset = file.first_offset + rows
             else:
-                found.findings.append(Finding(NOTE, 0, f"a crash left {size} octets: {error.reason}"))
+                found.findings.append(Finding(NOTE, 0, f"a crash left {size} bytes: {error.reason}"))
             return found
     if head.damage:
-        found.findings.append(Finding(NOTE, 0, f"{head.damage}; polywire reads it all the same"))
+        found.findings.append(Finding(NOTE, 0, f"{head.damage}; polywire can still read it"))
     if known is None:
-        found.findings.append(Finding(NOTE, 0, "it has no index, or a bad one"))
+        found.findings.append(Finding(NOTE, 0, "its index is missing or damaged"))
     seen = survey(octets, len(head), known or (), first_offset=file.first_offset)
     found.batches = len(seen.batches)
     found.rows = sum(batch.rows for batch in seen.batches)
@@ -157,12 +159,12 @@ def _verify_arrow(storage: Storage, file: SegmentFile, size: int, behind: int | 
     indexed = {entry.position for entry in known or []}
     missing = sum(batch.position not in indexed for batch in seen.batches)
     if missing and known is not None:
-        found.findings.append(Finding(NOTE, 0, f"its index does not know {missing} of {found.batches} batches"))
+        found.findings.append(Finding(NOTE, 0, f"its index does not list {missing} of {found.batches} batches"))
     for batch in seen.batches:
         rows = decode(head, octets[batch.position : batch.end], ["offset"])
         offsets = rows.column(0)
         if rows.num_rows != batch.rows or offsets[0].as_py() != batch.first_offset:
-            reason = "its rows are not those that its header speaks of"
+            reason = "its rows do not match its header"
             found.findings.append(Finding(DAMAGE, batch.position, reason, batch.first_offset, batch.rows))
     return found
 
@@ -178,13 +180,13 @@ def _notes(seen: Survey, lost: list[Finding], size: int, behind: int | None) -> 
         if any(finding.position == hole.position for finding in lost):
             continue
         if behind is None:
-            yield Finding(NOTE, hole.position, f"a crash left {hole.end - hole.position} octets: {hole.reason}")
+            yield Finding(NOTE, hole.position, f"a crash left {hole.end - hole.position} bytes: {hole.reason}")
         elif hole.end >= size:
-            yield Finding(NOTE, hole.position, "the mark for its end is damaged")
+            yield Finding(NOTE, hole.position, "its end marker is damaged")
         else:
-            yield Finding(NOTE, hole.position, f"{hole.end - hole.position} octets hold no batch: {hole.reason}")
+            yield Finding(NOTE, hole.position, f"{hole.end - hole.position} bytes contain no batch: {hole.reason}")
     if behind is not None and not seen.ended and not seen.holes:
-        yield Finding(NOTE, size, f"the mark for its end, {len(END_OF_STREAM)} octets, is missing")
+        yield Finding(NOTE, size, f"its end marker of {len(END_OF_STREAM)} bytes is missing")
 
 
 def _verify_parquet(storage: Storage, file: SegmentFile, behind: int | None) -> Verified:
@@ -207,7 +209,7 @@ def _verify_parquet(storage: Storage, file: SegmentFile, behind: int | None) -> 
             except (pa.ArrowException, OSError) as error:
                 found.findings.append(Finding(DAMAGE, group.position, str(error), group.first_offset, group.rows))
             if group.first_offset < found.end_offset:
-                reason = "its rows have offsets that others before it have"
+                reason = "its rows repeat offsets of earlier rows"
                 found.findings.append(Finding(DAMAGE, group.position, reason, group.first_offset, group.rows))
             if group.rows != group.end_offset - group.first_offset:
                 reason = f"it has {group.rows} rows for {group.end_offset - group.first_offset} offsets"
