@@ -366,7 +366,7 @@ def test_a_jwks_gives_the_keys_for_our_purpose_by_their_ids() -> None:
         (b'{"keys": [5]}', "key 1 of the JWKS is not an object"),
         (b'{"keys": []}', "no key for RS256"),
         (b'{"keys": [{"kty": "RSA", "n": "x"}]}', "key 1 of the JWKS can't be read"),
-        (b'{"keys": [{"kty": "RSA", "kid": 5}]}', '"kid" is not a text'),
+        (b'{"keys": [{"kty": "RSA", "kid": 5}]}', '"kid" is not a string'),
         (b"-----BEGIN PUBLIC KEY-----\nxx\n-----END PUBLIC KEY-----", "neither a public key"),
     ],
 )

@@ -1,9 +1,9 @@
-"""One door for every protocol: credentials in, an identity out.
+"""Authentication for every protocol: credentials in, an identity out.
 
 A session collects what its client presented and the server calls ``authenticate``, in a worker thread where
 ``needs_thread`` says so, because checking a password takes tens of milliseconds by design. Making an ``Authenticator``
-reads nothing and computes nothing, so a reload makes a new one from the changed files and puts it in the old one's
-place; the ``Throttle``, which makes addresses wait after failed logins, is handed on.
+reads nothing and computes nothing, so a reload creates a new one from the changed files and replaces the old one;
+the ``Throttle``, which makes addresses wait after failed logins, is kept.
 """
 
 import ipaddress
@@ -32,8 +32,8 @@ class Throttle:
     """Failed logins by address, bounded in number; safe to use from several threads.
 
     ``free`` failures cost nothing, the next one ``first`` seconds, each one after that twice as many, at most
-    ``longest``. An address that did not fail for ``forget`` seconds starts anew. At most ``addresses`` are known at a
-    time; the one that failed longest ago makes room.
+    ``longest``. An address without failures for ``forget`` seconds is reset. At most ``addresses`` are remembered;
+    the one whose last failure is oldest is forgotten first.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ def address_key(address: str) -> str:
 
 
 class LoginError(PolywireError):
-    """A login that failed. Its text is the same whatever the cause, so it may be shown to the client.
+    """A failed login. Its text is the same for every cause, so it may be shown to the client.
 
     ``cause`` and ``user`` are for the log alone.
     """
@@ -121,11 +121,11 @@ class Throttled(PolywireError):  # noqa: N818 - what happened to the client; Log
 
 
 class Authenticator:
-    """Finds out who a client is.
+    """Authenticates clients.
 
-    With neither ``users`` nor ``tokens`` nor ``certificates`` nothing can be proven, and everybody is anonymous,
-    whatever they present. Otherwise what is presented must be right; a client that presents nothing is who its
-    certificate, then its listener, says, and else anonymous, if ``anonymous`` allows that.
+    With neither ``users`` nor ``tokens`` nor ``certificates`` every client is anonymous, whatever it presents.
+    Otherwise credentials must be valid; a client without credentials is identified by its certificate, then by its
+    listener, and else is anonymous, if ``anonymous`` allows that.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Authenticator:
 
     def _by_token(self, token: str | bytes) -> Identity:
         if self.tokens is None:
-            raise LoginError("a token was presented, and none are accepted here")
+            raise LoginError("a token was presented, but tokens are not accepted here")
         try:
             return self.tokens.verify(token)
         except TokenError as error:
@@ -200,14 +200,14 @@ class Authenticator:
         if credentials.password is None:
             raise LoginError("a user was named without a password", user=user)
         if self.users is None:
-            raise LoginError("a password was presented, and none are accepted here", user=user)
+            raise LoginError("a password was presented, but passwords are not accepted here", user=user)
         identity = self.users.verify(user, credentials.password)
         if identity is None:
             raise LoginError("unknown user" if user not in self.users.by_name else "wrong password", user=user)
         return identity
 
     def _unclaimed(self, credentials: Credentials) -> Identity:
-        """Who somebody is who claims to be nobody in particular."""
+        """The identity of a client without credentials."""
         if self.certificates is not None and credentials.certificate:
             try:
                 return self._known(self.certificates.name(credentials.certificate), "certificate")

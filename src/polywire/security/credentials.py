@@ -21,13 +21,13 @@ TOKEN_USER: Final = "token"  # noqa: S105 - a user's name, not a secret
 def name_problem(name: str) -> str | None:
     """Why a client can't go by this name, however it is proven, or None where it can."""
     if not name:
-        return "a name is not empty"
+        return "a name must not be empty"
     if len(name) > MAX_NAME:
         return f"a name has at most {MAX_NAME} characters, this one has {len(name)}"
     if not name.isprintable():
-        return "a name has printable characters only"
+        return "a name must contain only printable characters"
     if name != name.strip():
-        return "a name neither begins nor ends with a space"
+        return "a name must not begin or end with a space"
     return None
 
 
@@ -42,7 +42,7 @@ def user_name_problem(name: str) -> str | None:
     if name.startswith("$"):
         return f"a user's name does not begin with '$', {name!r} does"
     if name == TOKEN_USER:
-        return f"{TOKEN_USER!r} is the name under which clients send a token as password; choose another"
+        return f"{TOKEN_USER!r} is reserved for clients that send a token as their password; choose another name"
     return None
 
 
@@ -98,7 +98,7 @@ HELLO_KEYS: Final = frozenset({"user", "password", "token"})
 
 
 class CredentialsError(PolywireError):
-    """Credentials that can't be read. ``problem`` says why; it tells nothing of any user."""
+    """Credentials that can't be read. ``problem`` says why, and reveals nothing about users."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -107,7 +107,7 @@ class CredentialsError(PolywireError):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client presented. ``password`` None: none; ``listener``: the user its listener stands for, if any."""
+    """What a client presented. ``password`` None: none; ``listener``: the user of its listener, if any."""
 
     user: str = ""
     password: str | bytes | None = field(default=None, repr=False)
@@ -138,16 +138,16 @@ def read_hello(
         raise CredentialsError('the hello\'s payload is an object with "user" and "password", or with "token"')
     for key, value in found.items():
         if not isinstance(value, str):
-            raise CredentialsError(f'"{key}" in the hello\'s payload is not a text')
+            raise CredentialsError(f'"{key}" in the hello\'s payload is not a string')
     return Credentials(found.get("user", ""), found.get("password"), found.get("token"), certificate, listener)
 
 
 SOURCES: Final = {"cn": "", "dns": "DNS", "email": "email", "uri": "URI"}
-"""Where the name may stand: the subject's common name, or one kind of subject alternative name."""
+"""Where the name can be: the subject's common name, or one kind of subject alternative name."""
 
 
 class CertificateError(PolywireError):
-    """A certificate that names nobody, or not clearly. ``reason`` says why."""
+    """A certificate without a usable name. ``reason`` says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -67,7 +67,7 @@ def load_keys(path: Path, algorithms: Iterable[str]) -> list[TokenKey]:
     except OSError as error:
         raise TokenKeyError(f"can't be read: {error.strerror}", path=str(path)) from error
     if len(data) > MAX_FILE:
-        raise TokenKeyError(f"the file has {len(data)} octets, at most {MAX_FILE} are read", path=str(path))
+        raise TokenKeyError(f"the file has {len(data)} bytes, at most {MAX_FILE} are read", path=str(path))
     try:
         return parse_keys(data, wanted)
     except TokenKeyError as error:
@@ -75,7 +75,7 @@ def load_keys(path: Path, algorithms: Iterable[str]) -> list[TokenKey]:
 
 
 def parse_keys(data: bytes, algorithms: tuple[str, ...]) -> list[TokenKey]:
-    """The keys of a file's octets."""
+    """The keys of a file's bytes."""
     if data.lstrip().startswith(b"{"):
         return jwks_keys(data, algorithms)
     if b"-----BEGIN " in data:
@@ -86,7 +86,7 @@ def parse_keys(data: bytes, algorithms: tuple[str, ...]) -> list[TokenKey]:
 def public_key(data: bytes) -> Any:
     """The public key of a PEM file."""
     if b"PRIVATE KEY-----" in data:
-        raise TokenKeyError("this is a private key, which only the issuer of tokens needs; give its public key")
+        raise TokenKeyError("this is a private key, which only the issuer of tokens needs; use its public key")
     try:
         if b"-----BEGIN CERTIFICATE-----" in data:
             return x509.load_pem_x509_certificate(data).public_key()
@@ -114,7 +114,7 @@ def jwks_keys(data: bytes, algorithms: tuple[str, ...]) -> list[TokenKey]:
         if key is None:
             continue
         if key.id in found:
-            raise TokenKeyError(f"key {number} of the JWKS: the id {key.id!r} is there twice")
+            raise TokenKeyError(f"key {number} of the JWKS: the id {key.id!r} appears twice")
         found[key.id] = key
     if not found:
         raise TokenKeyError(f"the JWKS holds no key for {', '.join(algorithms)}")
@@ -125,7 +125,7 @@ def jwk_key(entry: dict[str, Any], algorithms: tuple[str, ...], where: str) -> T
     """One key of a JWKS, or None where it is for another algorithm than those wanted."""
     kid, alg = entry.get("kid", ""), entry.get("alg")
     if not isinstance(kid, str):
-        raise TokenKeyError(f'{where}: "kid" is not a text')
+        raise TokenKeyError(f'{where}: "kid" is not a string')
     wanted = tuple(name for name in algorithms if alg in {None, name}) if isinstance(alg, str | None) else ()
     kind = entry.get("kty")
     if not wanted or not isinstance(kind, str) or kind not in {"RSA", "EC", "oct"}:
@@ -135,7 +135,7 @@ def jwk_key(entry: dict[str, Any], algorithms: tuple[str, ...], where: str) -> T
     except (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError, AttributeError, KeyError) as error:
         raise TokenKeyError(f"{where} can't be read: {error}") from error
     if isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-        raise TokenKeyError(f"{where} is a private key, which only the issuer of tokens needs; give its public part")
+        raise TokenKeyError(f"{where} is a private key, which only the issuer of tokens needs; use its public part")
     if not set(wanted) & set(fitting(key)):
         return None
     return bound(kid, key, wanted)
@@ -157,7 +157,7 @@ def bound(kid: str, key: Any, algorithms: tuple[str, ...]) -> TokenKey:
     usable = tuple(name for name in algorithms if name in fitting(key))
     if not usable:
         kind = "a shared secret" if isinstance(key, bytes) else "a public key"
-        fits = ", ".join(fitting(key)) or "no algorithm known here"
+        fits = ", ".join(fitting(key)) or "no supported algorithm"
         raise TokenKeyError(f"this is {kind} for {fits}, but the algorithms are {', '.join(algorithms)}")
     if isinstance(key, rsa.RSAPublicKey) and key.key_size < MIN_RSA_BITS:
         raise TokenKeyError(f"the RSA key has {key.key_size} bits, at least {MIN_RSA_BITS} are needed")
@@ -167,10 +167,10 @@ def bound(kid: str, key: Any, algorithms: tuple[str, ...]) -> TokenKey:
 
 
 def check_secret(secret: bytes, algorithms: tuple[str, ...]) -> None:
-    """Refuse a secret that is too short, or is a public key in disguise: whoever has that could sign tokens."""
+    """Refuse a secret that is too short, or is a public key: anyone who has that key could sign tokens."""
     needed = max(int(name[2:]) // 8 for name in algorithms)
     if len(secret) < needed:
-        raise TokenKeyError(f"the secret has {len(secret)} octets, {algorithms[-1]} needs at least {needed}")
+        raise TokenKeyError(f"the secret has {len(secret)} bytes, {algorithms[-1]} needs at least {needed}")
     try:
         jwt.get_algorithm_by_name(algorithms[0]).prepare_key(secret)
     except jwt.PyJWTError as error:
@@ -183,7 +183,7 @@ MAX_GROUPS: Final = 256
 
 
 class TokenError(PolywireError):
-    """A token that proves nothing. ``reason`` says why, for the log: clients are not told."""
+    """An invalid token. ``reason`` says why, for the log only; it is not sent to clients."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -234,7 +234,7 @@ class Tokens:
     def _claims(self, token: str | bytes) -> dict[str, Any]:
         header = jwt.get_unverified_header(token)
         if "crit" in header or "b64" in header:
-            raise TokenError("the token demands extensions that are not known here")
+            raise TokenError("the token requires unknown extensions")
         key = self._key(header.get("kid"))
         return jwt.decode(
             token,
@@ -250,17 +250,17 @@ class Tokens:
         if kid is None:
             if len(self._keys) == 1:
                 return next(iter(self._keys.values()))
-            raise TokenError(f"the token names no key, and there are {len(self._keys)}")
+            raise TokenError(f"the token names no key, but there are {len(self._keys)}")
         if not isinstance(kid, str):
-            raise TokenError("the token's key id is not a text")
+            raise TokenError("the token's key id is not a string")
         key = self._keys.get(kid) or self._keys.get("")
         if key is None:
-            raise TokenError(f"the token names the key {kid!r}, which is not known")
+            raise TokenError(f"the token names the key {kid!r}, which is unknown")
         return key
 
     def _name(self, claims: dict[str, Any]) -> str:
         name = claims[self._user_claim]
-        problem = name_problem(name) if isinstance(name, str) else "a name is a text"
+        problem = name_problem(name) if isinstance(name, str) else "a name must be a string"
         if problem is not None:
             raise TokenError(f"the claim {self._user_claim!r}: {problem}")
         return str(name)
@@ -270,9 +270,9 @@ class Tokens:
         if isinstance(groups, str):
             groups = groups.split()
         if not isinstance(groups, list) or len(groups) > MAX_GROUPS:
-            raise TokenError(f"the claim {self._groups_claim!r} is no list of at most {MAX_GROUPS} groups")
+            raise TokenError(f"the claim {self._groups_claim!r} is not a list of at most {MAX_GROUPS} groups")
         for group in groups:
-            problem = group_name_problem(group) if isinstance(group, str) else "a group's name is a text"
+            problem = group_name_problem(group) if isinstance(group, str) else "a group's name must be a string"
             if problem is not None:
                 raise TokenError(f"the claim {self._groups_claim!r}: {problem}")
         return groups

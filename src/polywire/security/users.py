@@ -26,7 +26,7 @@ from polywire.security.credentials import Identity, group_name_problem, user_nam
 
 MAX_FILE: Final = 64 << 20
 MAX_PASSWORD: Final = 1024
-"""In octets. A longer password is never right, and is cut before anything is computed from it."""
+"""In bytes. A longer password is never right, and is cut before anything is computed from it."""
 
 NO_PASSWORD: Final = "-"  # noqa: S105 - the absence of one
 HASH: Final = re.compile(
@@ -126,12 +126,12 @@ class Users:
 
 
 def random_base64(octets: int) -> str:
-    """Random octets as a hash writes them: base64 without padding."""
+    """Random bytes as a hash writes them: base64 without padding."""
     return base64.b64encode(secrets.token_bytes(octets)).decode().rstrip("=")
 
 
 def password_octets(password: str | bytes) -> bytes:
-    """The octets a password is hashed by."""
+    """The bytes a password is hashed by."""
     return password.encode("utf-8", "surrogatepass") if isinstance(password, str) else password
 
 
@@ -160,9 +160,9 @@ def parse_user(line: str) -> User:
 
 
 def parse_users(data: bytes, *, path: str = "") -> list[User]:
-    """The users of a file's octets, or a ``UserFileError`` that names the line."""
+    """The users of a file's bytes, or a ``UserFileError`` that names the line."""
     if len(data) > MAX_FILE:
-        raise UserFileError(f"the file has {len(data)} octets, at most {MAX_FILE} are read", path=path)
+        raise UserFileError(f"the file has {len(data)} bytes, at most {MAX_FILE} are read", path=path)
     users: list[User] = []
     lines: dict[str, int] = {}
     for number, octets in enumerate(data.split(b"\n"), 1):
@@ -177,7 +177,7 @@ def parse_users(data: bytes, *, path: str = "") -> list[User]:
         except UserFileError as error:
             raise UserFileError(error.problem, path=path, line=number) from None
         if user.name in lines:
-            problem = f"{user.name!r} is in line {lines[user.name]} already"
+            problem = f"{user.name!r} is already in line {lines[user.name]}"
             raise UserFileError(problem, path=path, line=number)
         lines[user.name] = number
         users.append(user)
@@ -194,7 +194,7 @@ def load_users(path: Path, *, hasher: Hasher | None = None) -> Users:
 
 
 KEPT_MODE = 0o640
-"""Of an existing file's mode this is kept: its group may go on reading it, nobody else."""
+"""The bits of an existing file's mode that are kept: its group can still read it, others can't."""
 
 
 def make_user(
@@ -210,7 +210,7 @@ def make_user(
     if not octets:
         raise UserFileError("the password is empty")
     if len(octets) > MAX_PASSWORD:
-        raise UserFileError(f"the password has {len(octets)} octets, at most {MAX_PASSWORD} are allowed")
+        raise UserFileError(f"the password has {len(octets)} bytes, at most {MAX_PASSWORD} are allowed")
     return User(name, (hasher or argon2.PasswordHasher()).hash(octets), groups)
 
 
@@ -270,11 +270,11 @@ def find_line(lines: list[str], name: str) -> int | None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of the file's folder, so that two changes at once don't lose one of them."""
+    """Hold the lock of the file's directory, so that two changes at once don't lose one of them."""
     try:
         folder = os.open(path.resolve().parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise UserFileError(f"its folder can't be opened: {error.strerror}", path=str(path)) from error
+        raise UserFileError(f"its directory can't be opened: {error.strerror}", path=str(path)) from error
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         yield
@@ -307,7 +307,7 @@ def write_lines(path: Path, lines: list[str]) -> None:
 
 @contextlib.contextmanager
 def open_private(path: Path) -> Iterator[int]:
-    """A new file nobody else can read, open for writing."""
+    """A new file that only its owner can read, open for writing."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         yield descriptor
@@ -316,7 +316,7 @@ def open_private(path: Path) -> Iterator[int]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in the folder survive a power cut."""
+    """Make a rename in the directory survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
