@@ -167,7 +167,7 @@ def test_a_hub_can_be_stopped_while_its_disk_is_full_and_starts_when_there_is_ro
         disk.fill()
         assert refusal("mqtt", hub, bodies) == "hung up"
         assert hub.stop() == 0
-        hub.wait_for_log("could not be written to its end")
+        hub.wait_for_log("could not be written completely")
     disk.free()
     with running_hub(*settings("continue"), journal=journal) as hub:
         assert drained(hub) == bodies.safe

@@ -19,7 +19,7 @@ from tests.hub_process import HubProcess, running_hub
 KIB = 1024
 MIB = 1024 * KIB
 RULES = ("SABC-143", "MICROMSG-198", "MQTT-206", "UMQ-169", "FMQP-81")
-TOTAL = "the hub has no room for another unfinished message; try again later"
+TOTAL = "the hub's limit for unfinished messages is reached; try again later"
 OWN = "your unfinished messages have more than 614400 bytes"
 
 

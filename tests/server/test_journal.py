@@ -407,4 +407,4 @@ def test_closing_does_not_wait_for_a_disk_that_fails(
 
     with caplog.at_level(logging.ERROR):
         run(work())
-    assert "could not be written to its end" in caplog.text
+    assert "could not be written completely" in caplog.text

@@ -18,7 +18,7 @@ from tests.interop.speakers import speak
 pytestmark = pytest.mark.timeout(120)
 
 ONLY_MQTT = [f"listen.{key}=off" for key in LISTEN if key not in {"mqtt", "http"}]
-OPENED = "put back:"
+OPENED = "restored:"
 
 
 def publish(hub: HubProcess, *bodies: bytes) -> None:
@@ -156,7 +156,7 @@ def test_a_journal_another_hub_writes_is_refused_in_one_line(tmp_path: Path) -> 
         code, printed, said = refused(tmp_path)
         assert (code, printed, said.count("\n")) == (1, "", 1)
         assert f"{tmp_path}: the journal is being written by process {hub.process.pid}" in said
-        assert "stop that hub, or use another folder" in said
+        assert "stop that hub, or use another directory" in said
         publish(hub, b"still at work")
 
 
@@ -166,7 +166,7 @@ def test_a_folder_that_can_t_be_is_refused_in_one_line(tmp_path: Path, name: str
     code, printed, said = refused(tmp_path / name)
     assert (code, printed, said.count("\n")) == (1, "", 1)
     assert f"journal.path: can't open the journal: {tmp_path / name}: " in said
-    assert "name a folder the hub may write to" in said
+    assert "use a directory that the hub can write to" in said
 
 
 def test_a_disk_that_is_full_or_read_only_at_the_start_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_listener_of_a_package_that_is_not_used_is_an_error_with_the_reason(in
     with pytest.raises(RuntimeError) as caught, running_hub("listen.line=tcp://127.0.0.1:0"):
         pass
     shown = str(caught.value)
-    assert "listen.line: there is no such key" in shown
+    assert "listen.line: no such key" in shown
     assert "the protocol of first_line can't be used: the name 'line' is claimed by first_line and second_line" in shown
     assert "Traceback" not in shown
 

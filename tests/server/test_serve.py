@@ -153,7 +153,7 @@ def test_with_the_smallest_message_size_everybody_can_still_log_in(protocol: str
 def test_health_and_readiness_are_pages(hub: HubProcess) -> None:
     assert hub.get("/healthz") == (200, "ok\n")
     assert hub.get("/readyz") == (200, "ready\n")
-    assert hub.get("/nothing") == (404, "no such page; there is /healthz, /readyz, /metrics\n")
+    assert hub.get("/nothing") == (404, "no such page; available: /healthz, /readyz, /metrics\n")
 
 
 def test_metrics_count_what_happened(hub: HubProcess) -> None:

@@ -38,7 +38,7 @@ _PATH = re.compile(r"(/[A-Za-z0-9._~!$&'()*+,;=:@%-]*)+")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One address. ``host`` has no brackets; a Unix socket has only a ``path``; port 0 stands for any free one."""
+    """One address. ``host`` has no brackets; a Unix socket has only a ``path``; port 0 means any free one."""
 
     scheme: str
     host: str = ""
@@ -87,11 +87,11 @@ def parse_address(text: str, schemes: Collection[str] = SCHEMES) -> Address:
     if not colon or scheme not in SCHEMES:
         raise ValueError(f"an address begins with {_one_of(schemes)}, such as {_example(schemes)}")
     if scheme not in schemes:
-        raise ValueError(f"{scheme} is not spoken here; allowed is {_one_of(schemes)}, such as {_example(schemes)}")
+        raise ValueError(f"{scheme} is not supported here; allowed is {_one_of(schemes)}, such as {_example(schemes)}")
     if scheme == "unix":
         return _parse_unix(rest)
     if not rest.startswith("//"):
-        raise ValueError(f"after {scheme}: come two slashes and a host, such as {EXAMPLES[scheme]}")
+        raise ValueError(f"after {scheme}: there must be two slashes and a host, such as {EXAMPLES[scheme]}")
     return _parse_url(scheme, f"{scheme}:{rest}")
 
 
@@ -102,16 +102,16 @@ def _parse_unix(rest: str) -> Address:
     if not path or path.endswith("/"):
         raise ValueError(f"unix: is followed by the path of a socket, such as {EXAMPLES['unix']}")
     if not path.isprintable():
-        raise ValueError("a path here holds no control characters")
+        raise ValueError("the path must not contain control characters")
     octets = len(path.encode())
     if octets > LONGEST_UNIX_PATH:
-        raise ValueError(f"the path of a Unix socket has at most {LONGEST_UNIX_PATH} octets, this one has {octets}")
+        raise ValueError(f"the path of a Unix socket has at most {LONGEST_UNIX_PATH} bytes, this one has {octets}")
     return Address("unix", path=path)
 
 
 def _parse_url(scheme: str, text: str) -> Address:
     if " " in text or not text.isprintable():
-        raise ValueError("an address holds no spaces or control characters")
+        raise ValueError("an address must not contain spaces or control characters")
     try:
         url = urlsplit(text)
         port = url.port
@@ -189,11 +189,11 @@ def refusal(
     if not any_name and not _is_known(host, listener, allowed):
         name = host[:100] or "nobody"
         return (
-            f"this hub is not known as {name!r}: use its address, such as http://127.0.0.1:7100/, "
+            f"this hub does not accept the host name {name!r}: use its address, such as http://127.0.0.1:7100/, "
             "or add the origin to listen.allowed_origins"
         )
     if origin is not None and origin.lower() not in allowed and not _is_same(origin, host):
-        return f"pages of {origin[:100]!r} may not use this hub: add the origin to listen.allowed_origins"
+        return f"pages from {origin[:100]!r} may not use this hub: add the origin to listen.allowed_origins"
     return None
 
 

@@ -1,6 +1,6 @@
-"""What all connections share: the hub, the limits, who may come in and as whom.
+"""What all connections share: the hub, the limits and authentication.
 
-A reload changes it in place, so connections that are open go on under the new rules.
+A reload changes it in place, so open connections continue under the new rules.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from polywire.server.journal import Journaling
 
 LOGIN_THREADS = 2
-"""Passwords checked at once: each takes 64 MiB and a core, so this also bounds how fast anybody can guess."""
+"""Passwords checked at once: each takes 64 MiB and a core, so this also limits how fast passwords can be guessed."""
 
 LOGINS_WAITING = 1000
-"""Logins that may wait for a thread; further ones are turned away."""
+"""Logins that may wait for a thread; further ones are refused."""
 
 MQTT = "mqtt"
 RENEWAL = "reload"
 """The owner of the work that a reload makes."""
 
 NAME_SHOWN = 64
-"""How much of a name somebody claims to have goes to the log."""
+"""How many characters of a claimed user name are logged."""
 
 log = logging.getLogger("polywire.server")
 
@@ -75,7 +75,7 @@ class Connection(Protocol):
 
 
 class Gate:
-    """The hub's door. ``connections`` are those that came in, ``handshaking`` is how many are about to."""
+    """Admits connections. ``connections`` are those admitted, ``handshaking`` is how many are in their handshake."""
 
     def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
         self.hub = hub
@@ -160,12 +160,12 @@ class Gate:
         self.hub.work.start(RENEWAL, self._renewal, PROMPT)
 
     def when_renewed(self, call: Callable[[], None]) -> None:
-        """Call this once the rights of today hold for everybody: now, or when the steps of the reload are done."""
+        """Call this once the current rights apply to every client: now, or when the steps of the reload are done."""
         self._on_renewed.append(call)
         self._check_renewed()
 
     def renewed(self, renewal: "Renewal") -> None:
-        """A reload has looked at everybody."""
+        """A reload has handled every client."""
         if self._renewal is renewal:
             self._renewal = None
             self._check_renewed()
@@ -206,10 +206,10 @@ class Gate:
         if now > self.max_unfinished_per_client:
             reason = f"your unfinished messages have more than {self.max_unfinished_per_client} bytes"
         elif self.unfinished > self.max_unfinished:
-            reason = "the hub has no room for another unfinished message; try again later"
+            reason = "the hub's limit for unfinished messages is reached; try again later"
         else:
             return ""
-        words = "%s is disconnected: it has sent %d bytes of unfinished messages, all connections %d"
+        words = "%s is disconnected: it holds %d bytes of unfinished messages, all connections together %d"
         self._unfinished.warn(words, endpoint.client, now, self.unfinished)
         return reason
 
@@ -227,7 +227,7 @@ class Gate:
         address: str,
         done: Callable[[Identity | Refusal], None],
     ) -> None:
-        """Find out who somebody is; ``done`` is called in the loop, at once where no password has to be hashed."""
+        """Authenticate a client; ``done`` is called in the loop, immediately if no password has to be hashed."""
         admission = self._admission
         authenticator = admission.authenticator
         if authenticator is None:
@@ -237,7 +237,7 @@ class Gate:
             login.user, login.password, login.token, certificate, self._listener_users.get(listener, "")
         )
         if not authenticator.needs_thread(credentials):
-            # Who claims to be nobody guesses no password, and need not wait for those who do.
+            # A client without credentials guesses no password, so it is not throttled.
             done(self._outcome(admission, authenticator, credentials, address))
             return
         wait = authenticator.retry_after(_host(address), self.loop.time())
@@ -304,11 +304,11 @@ class Gate:
             return True
         self.refused += 1
         if self.open:
-            self._full.warn("a connection is refused: there are %d, and no more are allowed", taken)
+            self._full.warn("a connection was refused: the limit of %d is reached", taken)
         return False
 
     def _back(self, ended: "Future[Identity | Refusal]", done: Callable[[Identity | Refusal], None]) -> None:
-        """A thread is done: go on in the loop."""
+        """A thread is done: continue in the loop."""
 
         def deliver() -> None:
             self._waiting -= 1
@@ -372,13 +372,13 @@ class Renewal(Job):
 
 
 class Counted(Protocol):
-    """Something that counts the connections that are about to come in."""
+    """Counts the connections that are in their handshake."""
 
     handshaking: int
 
 
 class Knock:
-    """A connection before the door: it takes the place of one that came in."""
+    """A connection in its handshake: it counts as one that was admitted."""
 
     def __init__(self, gate: Counted) -> None:
         self._gate = gate

@@ -1,11 +1,11 @@
-"""The HTTP listener: who is asking, what there is to ask for, and how much of the hub one request may use.
+"""The HTTP listener: authentication, pages, and how much of the hub one request may use.
 
 ``aiohttp`` speaks HTTP; this module is imported only where the listener is on. Connections are accepted by
 ``listeners.py`` as those of every other protocol, so TLS, its reload and client certificates are the same here.
 
-Three things keep a request from holding up the hub. Input is parsed for a moment at a time (``Intake``). Bodies are
+Three things keep a request from delaying the hub. Input is parsed for a moment at a time (``Intake``). Bodies are
 accepted only where they are expected, bounded in size, number, chunks and time (``Bodies``). Work that takes longer
-belongs in a thread, or is cut into slices by whoever does it.
+belongs in a thread, or is cut into slices by its page.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from polywire.server.metrics import CONTENT_TYPE, Metrics
 LISTENER: Final = "http"
 TEXT: Final = "text/plain"
 OPEN_PAGES: Final = ("/healthz", "/readyz")
-"""Pages that tell nothing but whether the hub works: probes may have them without logging in, by any name."""
+"""Pages that only show whether the hub works: probes may read them without logging in, under any host name."""
 
 SLICE: Final = 4096
 """Bytes of a request that are parsed at once."""
@@ -46,10 +46,10 @@ READS: Final = 256
 """Pieces of a body that are taken before others get their turn."""
 
 LINGER_SECONDS: Final = 1.0
-"""How long a client may go on sending what was refused; closing at once could keep the answer from reaching it."""
+"""How long a client may keep sending a refused request; closing at once could keep the answer from reaching it."""
 
 CLOSE_SECONDS: Final = 1.0
-"""How long requests may go on once the hub has closed everything else."""
+"""How long requests may take once the hub has closed everything else."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -157,11 +157,13 @@ class HttpServer:
         await self._runner.cleanup()
 
     def entered(self, connection: "Connection") -> bool:
-        """Count a new connection in. The one that has been idle longest makes room; False where none is idle."""
+        """Count a new connection. If there are too many, close the one that was idle longest; False if none is idle."""
         if len(self._connections) >= self.limits.connections:
             idle = next((each for each in self._connections if each not in self._active), None)
             if idle is None:
-                self.count("connections", "an HTTP connection is refused: there are %d", len(self._connections))
+                self.count(
+                    "connections", "an HTTP connection was refused: the limit of %d is reached", len(self._connections)
+                )
                 return False
             del self._connections[idle]
             idle.abort()
@@ -179,11 +181,11 @@ class HttpServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request, or say why not; whatever fails, the hub goes on."""
+        """Answer a request or refuse it. An error never affects the rest of the hub."""
         connection = cast("Connection", request.protocol)
         self._active.add(connection)
         try:
-            await asyncio.sleep(0)  # requests that came in one read don't hold up everybody else
+            await asyncio.sleep(0)  # several requests in one read don't delay others
             self._check(request)
             return await handler(request)
         except Refused as refused:
@@ -191,17 +193,17 @@ class HttpServer:
                 self.count(refused.fault, "an HTTP request from %s was refused: %s", request.remote, refused.reason)
             return _refusal(request, refused)
         except web.HTTPNotFound:
-            return _refusal(request, Refused(404, f"no such page; there is {', '.join(self._pages)}"))
+            return _refusal(request, Refused(404, f"no such page; available: {', '.join(self._pages)}"))
         except web.HTTPMethodNotAllowed as error:
             allowed = ", ".join(sorted(error.allowed_methods))
-            return _refusal(request, Refused(405, f"only {allowed} is answered here", headers={"Allow": allowed}))
+            return _refusal(request, Refused(405, f"only {allowed} is allowed here", headers={"Allow": allowed}))
         finally:
             self._active.discard(connection)
 
     def _check(self, request: web.Request) -> None:
         """Refuse what no page wants: names and origins that are not ours, and bodies where none is expected."""
         if request.body_exists and request.method != "POST":
-            raise Refused(413, "a request for a page has no body", fault="unexpected-body")
+            raise Refused(413, "this request must not have a body", fault="unexpected-body")
         if request.path in OPEN_PAGES:
             return
         headers = request.headers
@@ -246,7 +248,7 @@ async def _no_server_version(_: web.Request, response: web.StreamResponse) -> No
 
 
 class Door:
-    """Finds out who is asking: by token, password or certificate where clients log in, else nobody in particular."""
+    """Authenticates a request by token, password or certificate; anonymous if there is no ``[auth]``."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -298,7 +300,7 @@ def _login_first(text: str) -> Refused:
 
 
 class Bodies:
-    """The bodies that are being received or worked on, and the room they take together."""
+    """The bodies being received or processed, and their total size."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
@@ -373,7 +375,7 @@ class Body:
 
 
 class Connection(web.RequestHandler):
-    """One connection, as ``aiohttp`` handles it, with the hub's bounds and its own words for what is wrong."""
+    """One connection, as ``aiohttp`` handles it, with the hub's limits and error messages."""
 
     __slots__ = ("_http", "_knock")
 
@@ -422,7 +424,7 @@ class Connection(web.RequestHandler):
         """What can't be parsed is the client's mistake and one line; everything else is ours, and logged whole."""
         if request.writer.output_size > 0:
             # An answer that has begun can't become another one.
-            raise ConnectionError("the answer failed half-way") from exc
+            raise ConnectionError("the response failed midway") from exc
         if isinstance(exc, HttpProcessingError):
             headers = isinstance(exc, LineTooLong) or "Too many headers" in exc.message
             status = 431 if headers else 400
@@ -493,7 +495,7 @@ class Intake(asyncio.Protocol, asyncio.Transport):
         self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """It has room again."""
+        """The transport has room again."""
         self._protocol.resume_writing()
 
     def pause_reading(self) -> None:

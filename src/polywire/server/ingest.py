@@ -2,7 +2,7 @@
 
 A part is named by its query, its batch and its number in it. A query belongs to the user who first published under its
 name. The answer comes once everything the part has caused is on disk; a client that sends a part again, because it or
-the hub was killed, hears that it is there already, and nobody gets a message twice (``parts.py`` has the two steps).
+the hub was killed, is told that it was applied before, and no message is delivered twice (see ``restoration.py``).
 
 A large part is decoded in a thread, after what it will take in memory is known from its own metadata, and checked,
 recorded and delivered in slices.
@@ -56,13 +56,13 @@ BREATH: Final = 0.0002
 
 SMALL_BODY: Final = 8 * 1024
 SMALL_SIZE: Final = 64 * 1024
-"""Bytes of a part, as it is sent and decoded, that is handled at once: for that a thread would take longer."""
+"""Size up to which a part is decoded in the event loop: a thread would take longer."""
 
 SLICE_SECONDS: Final = 0.001
 """How long the loop works on a part before others get their turn."""
 
 PENDING: Final = 8 << 20
-"""Bytes that may wait for the disk before delivering goes on."""
+"""Bytes that may wait for the disk before delivery continues."""
 
 RETRY_SECONDS: Final = 0.5
 
@@ -87,7 +87,7 @@ def read_part(headers: Mapping[str, str]) -> Part:
     for name in ("polywire-batch", "polywire-part"):
         text = headers.get(name, "")
         if not (text.isascii() and text.isdigit() and len(text) < 19):
-            raise Refused(400, f"the header {name} is a number from 0 on")
+            raise Refused(400, f"the header {name} must be a number of at least 0")
         numbers.append(int(text))
     return Part(query, *numbers)
 
@@ -101,10 +101,10 @@ def check_size(body: bytes, limit: int) -> tuple[int, int]:
     reader = ipc.MessageReader.open_stream(pa.BufferReader(body))
     schema = next(reader, None)
     if schema is None or schema.type != "schema" or not ipc.read_schema(schema).equals(SCHEMA):
-        raise Refused(400, f"the columns are to be {', '.join(map(str, SCHEMA))}")
+        raise Refused(400, f"the columns must be {', '.join(map(str, SCHEMA))}")
     for batches, message in enumerate(reader, start=1):
         if message.type != "record batch":
-            raise Refused(400, f"a part consists of record batches, not of a {message.type}")
+            raise Refused(400, f"a part must consist of record batches, not of a {message.type}")
         added_rows, added = _batch_size(memoryview(message.metadata), memoryview(message.body))
         rows += added_rows
         size += added
@@ -137,13 +137,13 @@ def _batch_size(metadata: memoryview, body: memoryview) -> tuple[int, int]:
     size = 0
     for offset, length in batch.pairs(2):
         if offset < 0 or length < 0 or offset + length > len(body):
-            raise Refused(400, "a buffer reaches beyond its record batch")
+            raise Refused(400, "a buffer extends beyond its record batch")
         real = length
         if compressed and length >= 8:
             (declared,) = struct.unpack_from("<q", body, offset)
             real = length if declared == -1 else declared
         if real < 0:
-            raise Refused(400, "a buffer says that it has less than no bytes")
+            raise Refused(400, "a buffer has a negative length")
         size += real
     return rows, size
 
@@ -211,7 +211,7 @@ class Decoded:
 
 
 def decode(body: bytes, limit: int, message_size: int, header_size: int, now: int, origin: int) -> Decoded:
-    """The messages in an Arrow stream. For a thread, unless that is small: it takes its time, and lets others go on."""
+    """The messages in an Arrow stream. Runs in a thread unless it is small."""
     found = Decoded()
     try:
         check_size(body, limit)
@@ -223,7 +223,7 @@ def decode(body: bytes, limit: int, message_size: int, header_size: int, now: in
             if start + ROWS_AT_ONCE < table.num_rows:
                 time.sleep(BREATH)
     except (pa.ArrowException, UnicodeDecodeError, OSError, struct.error, IndexError) as error:
-        raise Refused(400, f"the body is no Arrow stream: {error}") from error
+        raise Refused(400, f"the body is not an Arrow stream: {error}") from error
     return found
 
 
@@ -245,7 +245,7 @@ def _message(row: dict[str, Any], message_size: int, header_size: int, now: int,
 def _headers(text: str | None, limit: int) -> Headers:
     if text is not None and len(text) > limit:
         raise Refused(413, f"headers are too large: at most {limit} characters", fault="header-size")
-    wrong = f"headers are no JSON object of texts, numbers and dates: {(text or '')[:80]!r}"
+    wrong = f"headers are not a JSON object of strings, numbers and dates: {(text or '')[:80]!r}"
     try:
         found = headers_of(text)
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
@@ -341,7 +341,7 @@ class Ingest:
             return True
 
     def _check(self, part: Part, who: Identity) -> None:
-        """Refuse what belongs to somebody else, and everything once the hub is shutting down."""
+        """Refuse queries of other users, and everything once the hub is shutting down."""
         if not self._gate.open:
             raise Refused(503, "the hub is shutting down")
         progress = queries(self._hub).get(part.query)
@@ -393,7 +393,7 @@ class Ingest:
             del self._finishing[query]
 
     async def _accept(self, client: Client, decoded: Decoded) -> dict[str, bool]:
-        """Find out whether all messages can be taken, and whether somebody hears those to each channel."""
+        """Check whether all messages can be accepted, and whether each channel has subscribers."""
         hub = self._hub
         heard: dict[str, bool] = {}
         together = 0
@@ -410,7 +410,7 @@ class Ingest:
                 if len(queue) + count > queue.max_messages or queue.octets + size > queue.max_octets:
                     _refuse(HubRefused.QUEUE_FULL, QUEUE_PREFIX + name, client)
         except Refused:
-            # Asking for room has made queues that nothing is put into now.
+            # The check has created queues that stay empty.
             async for name in in_slices(decoded.queued):
                 made = hub.queues.get(name)
                 if made is not None and made.idle():
@@ -475,7 +475,7 @@ class Ingest:
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """The items, with a turn for everybody else after each moment of work on them."""
+    """The items, yielding to the event loop after each slice of work."""
     end = time.perf_counter() + SLICE_SECONDS
     for item in items:
         yield item

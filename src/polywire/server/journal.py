@@ -1,7 +1,7 @@
-"""The hub's journal at work: rows are collected in the hub's thread, written in another, and acknowledged here.
+"""The hub's journal: rows are collected in the hub's thread, written in another, and acknowledged here.
 
-One group is on its way at a time; what comes meanwhile is the next one. A group is sent off when somebody waits for it,
-else when it has waited for a moment, so acknowledgements pay for the disk and nothing else does.
+One group is written at a time; rows that arrive meanwhile form the next one. A group is written when an acknowledgement
+waits for it, or after a short delay, so only acknowledgements wait for the disk.
 
 While a client that uses little of the loop waits for a group, busy ones pause for a moment, and so does work that takes
 long: the writing thread needs the interpreter's lock several times, and would wait for a slice of theirs each time.
@@ -23,13 +23,13 @@ from polywire.journal.housekeeping import Hold
 from polywire.journal.log import Log
 
 GATHER_SECONDS = 0.05
-"""How long rows wait that nobody waits for."""
+"""How long rows may wait if no acknowledgement depends on them."""
 
 MAX_PENDING = 32 * 1024 * 1024
-"""Bytes that may wait for the disk; then nobody is read until half of them are written."""
+"""Bytes that may wait for the disk; then no connection is read until half of them are written."""
 
 MAX_PENDING_HEAVY = 1024 * 1024
-"""The same for connections that send more than others, while somebody waits for an acknowledgement."""
+"""The same for connections that send more than others, while an acknowledgement is waiting."""
 
 PAUSE_SECONDS = 0.005
 """How long busy connections and long work pause for a group at most: a slow disk must not stop them."""
@@ -41,7 +41,7 @@ SWITCH_SECONDS_URGENT = 0.000005
 The loop lets go of the lock and takes it back for each event. Each time, a thread that waits wakes up too late, and
 starts to wait again; by default for 5 ms, in which a busy loop has many events. So the journal's thread took 100 ms
 for a commit of 1 ms. With a time that is shorter than most events it gets its turn, but asking so often takes time
-itself: it is for groups that somebody waits for who uses little of the loop.
+itself: it is for groups whose acknowledgement a client waits for that uses little of the loop.
 """
 
 STRETCH = 512
@@ -134,7 +134,7 @@ class Journaling:
         sys.setswitchinterval(SWITCH_SECONDS)
         written = await self._loop.run_in_executor(None, self._committer.stop)
         if not written or self.recorder.pending() > 0:
-            log.error("the journal in %s could not be written to its end", self.journal.path)
+            log.error("the journal in %s could not be written completely", self.journal.path)
         self.journal.close()
 
     def _rows_came(self) -> None:
@@ -232,7 +232,7 @@ class Journaling:
             connection.resume_reading()
 
     def _failed(self) -> None:
-        """Tell everybody who waits; what is on its way is tried again and again."""
+        """Fail everything that waits; the group being written is retried."""
         self.recorder.failed = True
         waiters = self._on_their_way + self._waiters
         self._on_their_way, self._waiters = [], []

@@ -1,4 +1,4 @@
-"""The journal over HTTP, for readers on other machines: ``/journal/`` lists it, ``/journal/<file>`` gives its octets.
+"""The journal over HTTP, for readers on other machines: ``/journal/`` lists it, ``/journal/<file>`` gives its bytes.
 
 Only what is safe is shown: of the file that is still being written, what its index knows. What is in a journal is what
 passed the hub, so where clients log in a reader does too, and has to be allowed to subscribe to everything.
@@ -49,11 +49,11 @@ class JournalPages:
             listed = await asyncio.to_thread(self._list.make)
             return web.Response(body=json.dumps(listed).encode() + b"\n", content_type="application/json")
         if not _FILE.fullmatch(name):
-            raise Refused(404, "no such file; /journal/ lists those there are")
+            raise Refused(404, "no such file; /journal/ lists the files")
         try:
             file, size = await asyncio.to_thread(_open, self._folder / name)
         except FileNotFoundError:
-            raise Refused(404, "no such file (any more); /journal/ lists those there are") from None
+            raise Refused(404, "no such file (any more); /journal/ lists the files") from None
         except OSError as error:
             raise Refused(503, "the file can't be opened at the moment", fault="files") from error
         with file:
@@ -63,7 +63,7 @@ class JournalPages:
         who = await self._http.door.who(request)
         # The journal has what came by every protocol, so what is forbidden on one of them is in it too.
         if not all(self._gate.rules.grants(who, protocol).may_subscribe(REST) for protocol in LISTENED):
-            raise Refused(403, "only who may subscribe to ** on every protocol may read the journal")
+            raise Refused(403, "reading the journal requires the right to subscribe to ** on every protocol")
 
     async def _send(self, request: web.Request, file: io.FileIO, size: int) -> web.StreamResponse:
         """The file, or the range of it that is asked for, at the client's pace."""
@@ -75,7 +75,7 @@ class JournalPages:
             response.headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
         await response.prepare(request)
         while start < end and request.method != "HEAD":
-            # In a thread, so that a slow disk holds up nobody.
+            # In a thread, so that a slow disk delays nothing else.
             part = await asyncio.to_thread(os.pread, file.fileno(), min(PART, end - start), start)
             if not part:
                 raise OSError(f"a file of the journal ends {end - start} bytes early")
@@ -92,7 +92,7 @@ class JournalPages:
             self._http.count("write-time", "a download by %s was cut off: nothing was read", request.remote)
             if request.transport is not None:
                 request.transport.abort()
-            raise ConnectionResetError("the client reads nothing") from None
+            raise ConnectionResetError("the client does not read") from None
 
 
 class JournalList:
@@ -146,7 +146,7 @@ def _described(segment: Segment) -> dict[str, Any]:
 
 
 def safe_size(path: Path, newest: str) -> int:
-    """The octets of a file of the journal that no crash can take back. ``newest`` is the segment being written."""
+    """The bytes of a file of the journal that no crash can take back. ``newest`` is the segment being written."""
     size = path.stat().st_size
     if path.name != newest or path.suffix != f".{ARROW}":
         return size

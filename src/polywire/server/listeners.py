@@ -1,8 +1,8 @@
-"""The sockets a server listens on: opened all or none, and what speaks on each connection that comes to one.
+"""The sockets a server listens on: opened all or none, and the protocol of each connection.
 
 An event loop that listens with TLS reports no connection before its handshake is done, and sets the time limit for it
-when the listener is opened. So encrypted connections are accepted outside of it and handed over one by one: what is not
-let in costs no handshake, and a reload reaches the next one.
+when the listener is opened. So encrypted connections are accepted outside of it and handed over one by one: a refused
+connection costs no handshake, and a reload affects the next one.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class StreamProtocol(asyncio.Protocol):
         self._endpoint.opened(cast("asyncio.Transport", transport))
 
     def data_received(self, data: bytes) -> None:
-        """Octets from the peer."""
+        """Bytes from the peer."""
         self._endpoint.deliver(data)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended changes nothing
@@ -52,7 +52,7 @@ class StreamProtocol(asyncio.Protocol):
         self._endpoint.outbox.stall()
 
     def resume_writing(self) -> None:
-        """It has room again."""
+        """The transport has room again."""
         self._endpoint.outbox.drain()
 
 
@@ -65,7 +65,7 @@ PAUSE = 1.0
 NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 MakeProtocol = Callable[[Knock | None], asyncio.BaseProtocol]
-"""Makes the protocol of a connection; the knock ends when it is let in, or sent away."""
+"""Creates the protocol of a connection; the knock ends when it is admitted or refused."""
 
 log = logging.getLogger("polywire.server")
 
@@ -102,7 +102,7 @@ class TlsListener:
         backlog: int,
         knock: Callable[[], Knock | None] | None = None,
     ) -> Self:
-        """Listen. Raises ``OSError`` where that can't be. ``knock`` lets connections in, by default the gate's does."""
+        """Listen. Raises ``OSError`` if that fails. ``knock`` admits connections; by default the gate's."""
         sockets: list[socket.socket] = []
         found = await gate.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
@@ -125,7 +125,7 @@ class TlsListener:
         return port
 
     def close(self) -> None:
-        """Accept nobody any more; handshakes under way are given up."""
+        """Accept no more connections; handshakes in progress are aborted."""
         for each in self._sockets:
             self._gate.loop.remove_reader(each)
             each.close()
@@ -168,7 +168,7 @@ class TlsListener:
                 ssl=self._context,
                 ssl_handshake_timeout=self._gate.handshake_time,
             )
-        except OSError:  # those of TLS included: the peer has hung up, is too slow, or speaks something else
+        except OSError:  # including those of TLS: the peer has disconnected, is too slow, or speaks something else
             knock.done()
             connection.close()
         except BaseException:

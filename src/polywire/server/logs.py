@@ -1,7 +1,7 @@
 """What the hub logs, to standard error: from which level on, as text or as JSON, and how often.
 
-A record may carry fields beside its words: ``log.warning("…", extra={"client": …, "user": …})``. As JSON they are keys
-of their own; the text of a line has to say what matters by itself. Lines that anybody can cause are written seldom: a
+A record may have fields besides its message: ``log.warning("…", extra={"client": …, "user": …})``. As JSON they are
+separate keys; a text line must contain what matters in its message. Lines that any client can cause are rate-limited: a
 flood of events must not become a flood of lines.
 """
 

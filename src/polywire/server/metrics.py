@@ -1,8 +1,8 @@
 """The hub's numbers for Prometheus.
 
-The hub counts in plain integers; they are read when somebody asks. Only the latency of calls and the delay of the
-event loop are measured as they happen. What grows with the number of queues is added up in slices, and shown as totals
-and a few of the deepest: a page has the same size however many queues there are.
+The hub counts in plain integers, which are read when the page is requested. Only the latency of calls and the delay of
+the event loop are measured as they happen. What grows with the number of queues is added up in slices, and shown as
+totals and a few of the deepest: a page has the same size however many queues there are.
 """
 
 import asyncio
@@ -130,7 +130,7 @@ class HubCollector(Collector):
         connected = GaugeMetricFamily("polywire_connections", "Clients connected.", labels=["protocol"])
         connections = CounterMetricFamily("polywire_connections_opened", "Clients ever connected.", labels=["protocol"])
         messages = CounterMetricFamily("polywire_messages", "Messages.", labels=["protocol", "direction"])
-        octets = CounterMetricFamily("polywire_octets", "Octets read and written.", labels=["protocol", "direction"])
+        octets = CounterMetricFamily("polywire_octets", "Bytes read and written.", labels=["protocol", "direction"])
         drops = CounterMetricFamily("polywire_dropped", "Messages dropped, by reason.", labels=["protocol", "reason"])
         denied = CounterMetricFamily(
             "polywire_denied", "What the access rules did not allow, by action.", labels=["protocol", "action"]
@@ -138,7 +138,11 @@ class HubCollector(Collector):
         oversized = CounterMetricFamily(
             "polywire_oversized", "Messages over limits.message_size, refused or cut.", labels=["protocol"]
         )
-        faults = CounterMetricFamily("polywire_faults", "Rules broken by peers.", labels=["protocol", "reason"])
+        faults = CounterMetricFamily(
+            "polywire_faults",
+            "Protocol violations and limits exceeded, by protocol and reason.",
+            labels=["protocol", "reason"],
+        )
         for counters in hub.counters:
             protocol = counters.protocol
             connected.add_metric([protocol], int(counters.connected))
@@ -155,7 +159,9 @@ class HubCollector(Collector):
             for reason, count in counters.faults.items():
                 faults.add_metric([protocol, reason], count)
         yield from (connected, connections, messages, octets, drops, denied, oversized, faults)
-        yield CounterMetricFamily("polywire_connections_refused", "Turned away at the door.", self._gate.refused)
+        yield CounterMetricFamily(
+            "polywire_connections_refused", "Connections refused because of a limit.", self._gate.refused
+        )
         words = "Bytes of messages of which only a part has arrived."
         yield GaugeMetricFamily("polywire_unfinished_bytes", words, self._gate.unfinished)
         yield GaugeMetricFamily("polywire_subscriptions", "Subscriptions.", len(hub.table))
@@ -199,7 +205,7 @@ def _of_journal(journaling: "Journaling") -> Iterator[Metric]:
         "polywire_journal_unrecorded", "Rows lost to a journal that could not be written.", int(recorder.unrecorded)
     )
     yield GaugeMetricFamily("polywire_journal_next_offset", "The next row's offset.", journaling.journal.next_offset)
-    yield GaugeMetricFamily("polywire_journal_pending_octets", "What waits for the disk.", recorder.pending())
+    yield GaugeMetricFamily("polywire_journal_pending_octets", "Bytes waiting to be written.", recorder.pending())
     lost = journaling.journal.recovery.lost_rows
     yield GaugeMetricFamily("polywire_journal_lost_rows", "Rows that this start found lost.", lost)
     yield GaugeMetricFamily("polywire_journal_failed", "1 while the journal can't be written.", int(recorder.failed))

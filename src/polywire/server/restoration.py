@@ -1,9 +1,9 @@
-"""A running hub's journal, from its opening to its end: recovered, read back into the hub, written, kept small.
+"""A running hub's journal, from its opening to its end: recovered, restored into the hub, written, compacted.
 
-Among what is put back is which parts of which query the pipeline published, and by whom. A part takes two steps. First
-its messages and a note go to the journal as one batch, so that either all of it is there or nothing. Then the messages
-are delivered, which may leave rows of its own for sessions that are kept; a second note, behind those rows, says that
-this is done. A hub that starts and finds the first note only does the second step again.
+The restored state includes which parts of which query the pipeline published, and by whom. A part takes two steps.
+First its messages and a note go to the journal as one batch, so that either all of it is there or nothing. Then the
+messages are delivered, which may leave rows of its own for sessions that are kept; a second note, after those rows,
+marks this as done. A hub that finds only the first note at startup repeats the second step.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class Part:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where it stands among its query's parts."""
+        """Its position among the parts of its query."""
         return self.batch, self.number
 
 
@@ -296,7 +296,7 @@ class JournalKeeper:
         counts = restore(hub, _rows(state), gate.limits, wills)
         gate.renew_stored()
         gate.journaling = self._journaling
-        words = "journal %s, %d rows; put back: %d retained messages, %d in queues, %d MQTT sessions"
+        words = "journal %s, %d rows; restored: %d retained messages, %d queued messages, %d MQTT sessions"
         log.info(words, config.path, journal.next_offset, *counts)
         referred = [first for first in (state.first_reference(), *undelivered_from(hub)) if first is not None]
         delivered = deliver_parts(hub, config.path)
@@ -306,8 +306,8 @@ class JournalKeeper:
             log.info("%d messages of parts that were published last are now stored for MQTT sessions", delivered)
         publish_wills(hub, wills, gate.rules)
         if wills:
-            log.warning("the last hub was killed: %d last wills of its clients are published now", len(wills))
-        if state.lost:  # the next start need not tell of it, nor refuse for it
+            log.warning("the previous hub was killed: publishing %d last wills of its clients", len(wills))
+        if state.lost:  # the next start need not report it, nor refuse because of it
             self._housekeeping.need_snapshot(state.offset)
         elif state.folded > SNAPSHOT_AFTER:
             self._housekeeping.segment_begun(state.offset)
@@ -337,9 +337,9 @@ def _rows(state: State) -> Iterator[Row]:
 def _report(recovery: RecoveryReport) -> None:
     """Log what the last writer left that was not right."""
     if recovery.lost:
-        words = "the journal has lost rows: %s; their offsets are not used again; 'polywire journal verify' lists them"
+        words = "the journal has lost rows: %s; their offsets will not be reused; 'polywire journal verify' lists them"
         log.error(words, recovery)
     elif recovery.damage:
-        log.error("the journal is damaged: %s; 'polywire journal verify' shows all of it", recovery)
+        log.error("the journal is damaged: %s; 'polywire journal verify' shows all damage", recovery)
     elif recovery.octets:
-        log.warning("the last hub was cut off while it wrote rows that it had not acknowledged: %s", recovery)
+        log.warning("the previous hub ended while writing rows that it had not acknowledged: %s", recovery)

@@ -21,8 +21,8 @@ from polywire.server.config import Loaded
 from polywire.server.server import Server, raise_limit
 
 COLLECT = (10_000, 20, 20)
-"""After how many new objects, and rounds, the garbage collector looks at them: seldom, because little of what the hub
-makes has cycles, and looking at everything takes tens of milliseconds when there are many clients."""
+"""After how many new objects, and rounds, the garbage collector runs: rarely, because few of the hub's objects
+have cycles, and looking at everything takes tens of milliseconds when there are many clients."""
 
 log = logging.getLogger("polywire.server")
 
@@ -83,7 +83,7 @@ async def _serve(loaded: Loaded, *, insecure: bool, pid_file: Path | None) -> in
     try:
         await stopping.wait()
         if not at_once.is_set():
-            server.refuse_new_work()  # at once: the log tells what has happened, not what will
+            server.refuse_new_work()  # at once: the log reports what has happened, not what will
             about.tell(draining=True)
             log.info("draining")
             draining = asyncio.create_task(server.drain())
@@ -121,7 +121,7 @@ class _About:
             log.warning(words, error)
 
     def reload(self) -> None:
-        """SIGHUP: take over the configuration as it is now."""
+        """SIGHUP: apply the current configuration."""
         try:
             left = self._server.reload()
         except PolywireError as error:

@@ -165,7 +165,7 @@ def journal_file(loaded: Loaded) -> Path | None:
 
 
 def _key(loaded: Loaded) -> str:
-    """What hubs without a journal are told apart by: the file of the configuration, or the directory, and listeners."""
+    """What identifies a hub without a journal: the file of the configuration, or the directory, and its listeners."""
     place = Path.cwd() if loaded.path is None else loaded.path.resolve()
     listeners = [f"{name}={address}" for name, address in loaded.config.listen.addresses().items()]
     return hashlib.sha256("\n".join([str(place), *listeners]).encode()).hexdigest()[:16]
@@ -178,9 +178,9 @@ def _own_folder() -> Path:
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     about = folder.lstat()
-    # In a directory everybody writes to, somebody else may have been there first.
+    # In a directory that everyone can write to, another user may have created it first.
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
-        raise PermissionError(13, "belongs to somebody else, or others may write to it", str(folder))
+        raise PermissionError(13, "belongs to another user, or others may write to it", str(folder))
     return folder
 
 
@@ -192,7 +192,7 @@ def _forget_if_left(path: Path) -> None:
 
 
 def _lock(number: int) -> bool:
-    """Whether nobody holds a lock on the file."""
+    """Whether no process holds a lock on the file."""
     try:
         fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

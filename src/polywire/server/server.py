@@ -1,11 +1,11 @@
-"""The server: a hub, its listeners and its journal, begun and ended without losing what was accepted.
+"""The server: a hub, its listeners and its journal, started and stopped without losing what was accepted.
 
-``start`` listens, ``reload`` takes over a changed configuration, ``drain`` ends in the order FMQP's ``$/signals/stop``
-asks for: no new clients, no new messages, what was accepted is delivered, last wills, they are delivered, connections
-are closed with their protocol's last words.
+``start`` listens, ``reload`` applies a changed configuration, ``drain`` stops in the order that FMQP specifies for
+``$/signals/stop``: no new clients, no new messages, accepted messages are delivered, then last wills, and connections
+are closed with their protocol's closing message.
 
-New connections are refused before file descriptors run out, so that those the hub has, its files and its HTTP pages go
-on.
+New connections are refused before file descriptors run out, so that existing connections, files and HTTP pages keep
+working.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def raise_limit() -> None:
 
 
 def http_connections() -> int:
-    """How many connections the HTTP listener may have: they are few, and always have room."""
+    """How many connections the HTTP listener may have: few, and always available."""
     return min(max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16, 32), 256)
 
 
@@ -69,7 +69,7 @@ NEED_RESTART = ("journal", "fabric")
 
 SETTLE_STEP = 0.02
 CLOSE_TIME = 1.0
-"""Seconds a peer has to take its last octets once its connection is being closed."""
+"""Seconds a peer has to take its last bytes once its connection is being closed."""
 
 LEAVE_TIME = 10.0
 """Seconds for ending what the clients had: their subscriptions, say, and storing those of kept sessions."""
@@ -130,9 +130,8 @@ class Server:
                 raise ConfigError([Problem(f"can't open the journal: {error}", "journal.path")]) from error
             except OSError as error:
                 where = error.filename or config.journal.path
-                words = (
-                    f"can't open the journal: {where}: {error.strerror or error}; name a folder the hub may write to"
-                )
+                reason = error.strerror or error
+                words = f"can't open the journal: {where}: {reason}; use a directory that the hub can write to"
                 raise ConfigError([Problem(words, "journal.path")]) from error
         try:
             await self._listeners.open(config.listen.addresses(), self._tls)
@@ -145,7 +144,7 @@ class Server:
         self._watch_idle()
 
     def reload(self) -> list[str]:
-        """Take over the configuration as it is now. A bad file changes nothing.
+        """Apply the current configuration. A bad file changes nothing.
 
         Returns the sections that differ from those the hub was started with, and need a restart.
         """
@@ -176,7 +175,7 @@ class Server:
         if not self.gate.open:
             return
         self.gate.open = False
-        self._listeners.close(http=False)  # which goes on telling that the hub is draining
+        self._listeners.close(http=False)  # which keeps reporting that the hub is draining
         self.hub.stop_work()
         self._rpc.drain()
         for endpoint in list(self.gate.connections):
@@ -261,7 +260,7 @@ class Server:
         """Warn where ``limits.connections`` was set, not left at its default, to more than the system allows."""
         most, wanted = self.gate.most_connections, self.gate.max_connections
         if most < wanted and self._loaded.origin("limits", "connections").kind != "default":
-            words = "limits.connections is %d, but the limit on open files allows %d connections: raise it (ulimit -Hn)"
+            words = "limits.connections is %d, but the limit on open files allows only %d; raise it (ulimit -Hn)"
             log.warning(words, wanted, most)
 
     async def _settle(self, end: float) -> None:

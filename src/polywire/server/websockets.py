@@ -38,7 +38,7 @@ from polywire.wire.websocket import (
 )
 
 SPARE = 64 * 1024
-"""Bytes more than a message may have that are still read, so that the session can refuse it in its own words."""
+"""Bytes over the limit that are still read, so that the session can refuse the message with its protocol's error."""
 
 UPGRADE = 16 * 1024
 """The largest request that may open a WebSocket, in bytes."""
@@ -67,7 +67,7 @@ def as_one_message(chunks: list[bytes | memoryview]) -> list[bytes | memoryview]
 
 @dataclass(frozen=True, slots=True)
 class WebSocketPath:
-    """What is spoken at one path: on a ``stream`` it does not matter how messages are cut."""
+    """The protocol of one path; on a ``stream`` message boundaries do not matter."""
 
     make_endpoint: MakeEndpoint
     counters: Counters
@@ -109,7 +109,7 @@ class Paths:
     def _response(self, opening: ServerProtocol, request: Request, path: WebSocketPath | None, peer: str) -> Response:
         name = request.path.partition("?")[0]
         if path is None:
-            return opening.reject(404, f"nothing is spoken at {name}; there is {', '.join(self._paths)}\n")
+            return opening.reject(404, f"no WebSocket endpoint at {name}; available: {', '.join(self._paths)}\n")
         try:
             host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
         except MultipleValuesError:
@@ -126,7 +126,7 @@ class Paths:
             return response
         versions = request.headers.get_all("Sec-WebSocket-Version")
         if versions and versions != [VERSION]:
-            response = opening.reject(426, f"only version {VERSION} of the WebSocket protocol is spoken here\n")
+            response = opening.reject(426, f"only version {VERSION} of the WebSocket protocol is supported\n")
             response.headers["Upgrade"] = "websocket"
             response.headers["Sec-WebSocket-Version"] = VERSION
             return response
@@ -186,7 +186,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._endpoint.outbox.stall()
 
     def resume_writing(self) -> None:
-        """It has room again."""
+        """The transport has room again."""
         if self._endpoint is not None:
             self._endpoint.outbox.drain()
 
@@ -222,7 +222,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._request += data
         head, end, rest = self._request.partition(END_OF_REQUEST)
         if len(head) > UPGRADE:
-            self._hang_up(refusal(431, f"a request that opens a WebSocket has at most {UPGRADE} bytes"))
+            self._hang_up(refusal(431, f"the request that opens a WebSocket has more than {UPGRADE} bytes"))
             return
         if not end:
             return

@@ -24,7 +24,7 @@ def said(*sets: str, insecure: bool = False) -> list[str]:
 def test_without_auth_nothing_listens_beyond_loopback_unless_told_so(address: str) -> None:
     assert said(f"listen.mqtt={address}") == [
         (
-            f"--set: listen.mqtt: {address} can be reached from other machines and nobody has to log in: "
+            f"--set: listen.mqtt: {address} can be reached from other machines and no login is required: "
             "write [auth], listen on 127.0.0.1, or start with --insecure"
         )
     ]
@@ -51,35 +51,35 @@ def test_on_this_machine_no_auth_is_needed(address: str) -> None:
         (
             ["listen.fmqp=tcp://127.0.0.1:1883"],
             (
-                "listen.mqtt: tcp://127.0.0.1:1883 wants the port that listen.fmqp (tcp://127.0.0.1:1883) has; "
+                "listen.mqtt: tcp://127.0.0.1:1883 uses the port of listen.fmqp (tcp://127.0.0.1:1883) has; "
                 "give each its own"
             ),
         ),
         (
             ["listen.fmqp=tcp://localhost:1883"],
             (
-                "listen.mqtt: tcp://127.0.0.1:1883 wants the port that listen.fmqp (tcp://localhost:1883) has; "
+                "listen.mqtt: tcp://127.0.0.1:1883 uses the port of listen.fmqp (tcp://localhost:1883) has; "
                 "give each its own"
             ),
         ),
         (
             ["listen.sabc=tcp://0.0.0.0:1883", AUTH],
             (
-                "--set: listen.sabc: tcp://0.0.0.0:1883 wants the port that listen.mqtt (tcp://127.0.0.1:1883) has; "
+                "--set: listen.sabc: tcp://0.0.0.0:1883 uses the port of listen.mqtt (tcp://127.0.0.1:1883) has; "
                 "give each its own"
             ),
         ),
         (
             ["listen.http=http://127.0.0.1:7105"],
             (
-                "listen.sabc: tcp://127.0.0.1:7105 wants the port that listen.http (http://127.0.0.1:7105) has; "
+                "listen.sabc: tcp://127.0.0.1:7105 uses the port of listen.http (http://127.0.0.1:7105) has; "
                 "give each its own"
             ),
         ),
         (
             ["listen.sabc=tcp://127.0.0.1:7101", "listen.umq=off", "listen.mqtt_ws=off"],
             (
-                "listen.sabc_ws: ws://127.0.0.1:7101/sabc wants the port that listen.sabc (tcp://127.0.0.1:7101) has; "
+                "listen.sabc_ws: ws://127.0.0.1:7101/sabc uses the port of listen.sabc (tcp://127.0.0.1:7101) has; "
                 "give each its own"
             ),
         ),
@@ -105,11 +105,11 @@ def test_on_this_machine_no_auth_is_needed(address: str) -> None:
         ),
         (
             ["auth={}"],
-            "--set: auth: nobody can log in: give users, jwt, certificate, listeners or anonymous",
+            "--set: auth: nobody can log in: set users, jwt, certificate, listeners or anonymous",
         ),
         (
             ["auth.certificate=true"],
-            "--set: auth.certificate: certificates of clients can't be checked without tls.client_ca",
+            "--set: auth.certificate: client certificates can't be checked without tls.client_ca",
         ),
         (
             ["auth.jwt.algorithms=HS256"],
@@ -121,11 +121,11 @@ def test_on_this_machine_no_auth_is_needed(address: str) -> None:
         ),
         (
             ["access=[{user='a', actions='publish', channels='a'}]"],
-            "--set: access[0]: names a user or group, but without [auth] nobody has a name",
+            "--set: access[0]: names a user or group, but without [auth] clients have no name",
         ),
         (
             ["access=[{actions='publish', channels='a/{user}'}]"],
-            "--set: access[0].channels: holds {user}, but without [auth] nobody has a name",
+            "--set: access[0].channels: holds {user}, but without [auth] clients have no name",
         ),
         (
             ["fabric.kind=nats", "fabric.url=nats://127.0.0.1:4222"],
@@ -153,11 +153,11 @@ LOOP = "name a queue that no policy moves on in a circle"
         ),
         (
             '[{names="a", max_deliveries=3, dead_letter="a"}]',
-            f"queues[0].dead_letter: dead letters would go round: a to a; {LOOP}",
+            f"queues[0].dead_letter: dead letters would move in a circle: a to a; {LOOP}",
         ),
         (
             '[{names=["x", "a/**"], max_deliveries=3, dead_letter="a/dead"}]',
-            f"queues[0].dead_letter: dead letters would go round: a/dead to a/dead; {LOOP}",
+            f"queues[0].dead_letter: dead letters would move in a circle: a/dead to a/dead; {LOOP}",
         ),
     ],
 )
@@ -210,7 +210,7 @@ def test_files_have_to_be_files(tmp_path: Path) -> None:
 def test_clients_can_not_be_made_to_show_certificates_nobody_can_check(tmp_path: Path) -> None:
     there = Authority(tmp_path).issue("hub")
     assert said(f"tls.certificate={there}", "tls.require_client_certificate=true") == [
-        "--set: tls.require_client_certificate: certificates of clients can't be checked without client_ca"
+        "--set: tls.require_client_certificate: client certificates can't be checked without client_ca"
     ]
 
 
@@ -219,7 +219,7 @@ def test_a_public_key_can_never_pass_as_a_secret(tmp_path: Path) -> None:
     key.touch()
     algorithms = 'auth.jwt.algorithms=["RS256", "HS256"]'
     assert said(algorithms, f"auth.jwt.key={key}") == [
-        "--set: auth.jwt.algorithms: one key can't serve HS and RS; name algorithms of one kind, or use jwks"
+        "--set: auth.jwt.algorithms: one key can't be used for HS and RS; name algorithms of one kind, or use jwks"
     ]
     assert said(algorithms, f"auth.jwt.jwks={key}") == [
         (
@@ -296,7 +296,7 @@ def test_places_the_hub_writes_to_have_to_be_there(tmp_path: Path) -> None:
     assert said(f"journal.path={file}/journal") == [
         (
             f"--set: journal.path: can't open the journal: {file}/journal: Not a directory; "
-            "name a folder the hub may write to"
+            "use a directory that the hub can write to"
         )
     ]
     assert said(f"journal.path={file}/journal", "journal.enabled=false") == []

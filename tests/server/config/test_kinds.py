@@ -33,7 +33,7 @@ def test_durations_have_units(text: str, seconds: float) -> None:
         ("1e3 B", "this is not a number and a unit"),
         ("٣ B", "this is not a number and a unit"),
         ("16 MiBs", "MiBs is not a unit; units are B, kB, MB, GB, KiB, MiB, GiB"),
-        ("0.5 B", "this is not a whole number of octets"),
+        ("0.5 B", "this is not a whole number of bytes"),
     ],
 )
 def test_what_is_wrong_with_a_size_is_said(text: str, words: str) -> None:

@@ -172,7 +172,7 @@ def test_a_value_is_toml_and_otherwise_a_string(text: str, tree: dict[str, objec
         ("#=1", '--set: "#" is not a key; write it like limits.message_size=1048576'),
         ("a\nb=1", '--set: "a\\nb" is not a key; write it like limits.message_size=1048576'),
         ("limits.outbox=\udcff", '--set: "limits.outbox=\\udcff" is not UTF-8'),
-        ("limits.mesage_size=1", "--set: limits.mesage_size: there is no such key; did you mean limits.message_size?"),
+        ("limits.mesage_size=1", "--set: limits.mesage_size: no such key; did you mean limits.message_size?"),
         ("limits=1", "--set: limits: found 1, but this is a section: write [limits] and message_size = …"),
         ("limits.outbox.x=1", "--set: limits.outbox: found a table, allowed is octets, from 4 KiB to 2 GiB, such as"),
     ],

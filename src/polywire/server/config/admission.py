@@ -20,7 +20,7 @@ from polywire.server.config.text import ConfigError, Problem
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """``authenticator`` is None where anybody may come in; ``groups`` are those the configuration adds.
+    """``authenticator`` is None if no login is required; ``groups`` are those the configuration adds.
 
     ``session_time``: seconds after which every login ends, 0 for no limit.
     """
@@ -31,7 +31,7 @@ class Admission:
     session_time: float = 0.0
 
     def admitted(self, identity: Identity, now: float) -> Identity:
-        """The identity of somebody who logged in now: with all its groups, and until its login ends."""
+        """The identity of a client that logs in now: with all its groups, and the time its login expires."""
         return self._ending(self.with_groups(identity), now)
 
     def with_groups(self, identity: Identity) -> Identity:

@@ -73,7 +73,7 @@ def _listeners(config: Config, at: At) -> Iterator[Problem]:
             elif one.path == other.path:
                 yield at(f"{other} is also the address of listen.{first}; give each its own path", "listen", second)
         elif one.port and one.port == other.port and _hosts_meet(one, other):
-            yield at(f"{other} wants the port that listen.{first} ({one}) has; give each its own", "listen", second)
+            yield at(f"{other} uses the port of listen.{first} ({one}); give each its own port", "listen", second)
 
 
 def _hosts_meet(one: Address, other: Address) -> bool:
@@ -88,7 +88,7 @@ def _tls(config: Config, at: At) -> Iterator[Problem]:
         if address.encrypted and tls is None:
             yield at(f"{address} needs a certificate: write [tls] with certificate and key", "listen", name)
     if tls is not None and tls.require_client_certificate and tls.client_ca is None:
-        reason = "certificates of clients can't be checked without client_ca"
+        reason = "client certificates can't be checked without client_ca"
         yield at(reason, "tls", "require_client_certificate")
 
 
@@ -96,7 +96,7 @@ def _exposed(config: Config, at: At) -> Iterator[Problem]:
     for name, address in config.listen.addresses().items():
         if not address.local:
             yield at(
-                f"{address} can be reached from other machines and nobody has to log in: "
+                f"{address} can be reached from other machines and no login is required: "
                 "write [auth], listen on 127.0.0.1, or start with --insecure",
                 "listen",
                 name,
@@ -106,9 +106,9 @@ def _exposed(config: Config, at: At) -> Iterator[Problem]:
 def _auth(config: Config, auth: Auth, at: At) -> Iterator[Problem]:
     ways = (auth.users, auth.jwt, auth.certificate or None, auth.anonymous or None, auth.listeners.users() or None)
     if not any(way is not None for way in ways):
-        yield at("nobody can log in: give users, jwt, certificate, listeners or anonymous", "auth")
+        yield at("nobody can log in: set users, jwt, certificate, listeners or anonymous", "auth")
     if auth.certificate and (config.tls is None or config.tls.client_ca is None):
-        yield at("certificates of clients can't be checked without tls.client_ca", "auth", "certificate")
+        yield at("client certificates can't be checked without tls.client_ca", "auth", "certificate")
     jwt = auth.jwt
     if jwt is None:
         return
@@ -116,11 +116,13 @@ def _auth(config: Config, auth: Auth, at: At) -> Iterator[Problem]:
         yield at("give exactly one of key and jwks", "auth", "jwt")
     kinds = {algorithm[:2] for algorithm in jwt.algorithms}
     if jwt.key is not None and len(kinds) > 1:
-        # With HS and RS together the public key would pass as the secret, and anybody could sign.
-        reason = f"one key can't serve {' and '.join(sorted(kinds))}; name algorithms of one kind, or use jwks"
+        # With HS and RS together the public key would be accepted as the secret, and anyone could sign.
+        reason = f"one key can't be used for {' and '.join(sorted(kinds))}; name algorithms of one kind, or use jwks"
         yield at(reason, "auth", "jwt", "algorithms")
     elif jwt.jwks is not None and "HS" in kinds and len(kinds) > 1:
-        reason = "HS together with public keys would let whoever knows one sign; name algorithms of one kind"
+        reason = (
+            "HS algorithms with a public key would let anyone who has that key sign tokens; name algorithms of one kind"
+        )
         yield at(reason, "auth", "jwt", "algorithms")
 
 
@@ -129,9 +131,9 @@ def _access(config: Config, at: At) -> Iterator[Problem]:
         if rule.user is not None and rule.group is not None:
             yield at("is for a user or for a group, not both; write two rules", "access", index)
         elif config.auth is None and (rule.user is not None or rule.group is not None):
-            yield at("names a user or group, but without [auth] nobody has a name", "access", index)
+            yield at("names a user or group, but without [auth] clients have no name", "access", index)
         elif rule.user is None and rule.group is None and config.auth is None and "{user}" in "".join(rule.channels):
-            yield at("holds {user}, but without [auth] nobody has a name", "access", index, "channels")
+            yield at("holds {user}, but without [auth] clients have no name", "access", index, "channels")
 
 
 def _queues(config: Config, at: At) -> Iterator[Problem]:
@@ -143,14 +145,12 @@ def _queues(config: Config, at: At) -> Iterator[Problem]:
         elif name is not None and (problem := name_problem(name)):
             yield at(problem, "queues", index, "dead_letter")
         elif name is not None and (loop := _loop(config, name)):
-            words = (
-                f"dead letters would go round: {' to '.join(loop)}; name a queue that no policy moves on in a circle"
-            )
+            words = f"dead letters would move in a circle: {' to '.join(loop)}; choose another dead_letter queue"
             yield at(words, "queues", index, "dead_letter")
 
 
 def _loop(config: Config, queue: str) -> list[str]:
-    """The way that a message takes which is given up again and again, where that comes back; empty where it ends."""
+    """The circle in which a dead letter would move, or nothing if there is none."""
     policies = queue_policies(config)
     way = [queue]
     while True:
@@ -212,7 +212,9 @@ def _paths(config: Config, at: At) -> Iterator[Problem]:
         while not place.exists() and place != place.parent:
             place = place.parent
         if reason := _unwritable(place):
-            words = f"can't open the journal: {config.journal.path}: {reason}; name a folder the hub may write to"
+            words = (
+                f"can't open the journal: {config.journal.path}: {reason}; use a directory that the hub can write to"
+            )
             yield at(words, "journal", "path")
 
 

@@ -43,16 +43,16 @@ _QUANTITY = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]+)\s*", re
 
 
 def parse_size(text: str) -> int:
-    """The octets that ``"16 MiB"`` stands for. A ``ValueError`` says what is wrong with it."""
+    """The number of bytes in a text such as ``"16 MiB"``. A ``ValueError`` says what is wrong with it."""
     amount, unit = _split(text, SIZE_UNITS)
     octets = amount * SIZE_UNITS[unit]
     if octets.denominator != 1:
-        raise ValueError("this is not a whole number of octets")
+        raise ValueError("this is not a whole number of bytes")
     return int(octets)
 
 
 def parse_seconds(text: str) -> float:
-    """The seconds that ``"30 s"`` stands for. A ``ValueError`` says what is wrong with it."""
+    """The number of seconds in a text such as ``"30 s"``. A ``ValueError`` says what is wrong with it."""
     amount, unit = _split(text, TIME_UNITS)
     return float(amount * TIME_UNITS[unit])
 
@@ -145,7 +145,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A number of octets. ``never``: what 0 stands for, where it is allowed."""
+    """A number of bytes. ``never``: what 0 means, if it is allowed."""
 
     about: str
     _: KW_ONLY
@@ -157,7 +157,7 @@ class Size:
     def allowed(self) -> str:
         """The bounds, and both ways to write it."""
         zero = f", or 0 for {self.never}" if self.never else ""
-        return f'octets, from {show_size(self.least)} to {show_size(self.most)}{zero}, such as 65536 or "64 KiB"'
+        return f'bytes, from {show_size(self.least)} to {show_size(self.most)}{zero}, such as 65536 or "64 KiB"'
 
     def read(self, value: object, _folder: Path) -> int:
         """A number, or text with a unit."""
@@ -173,7 +173,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """A duration. ``never``: what 0 stands for, where it is allowed."""
+    """A duration. ``never``: what 0 means, if it is allowed."""
 
     about: str
     _: KW_ONLY
@@ -214,7 +214,7 @@ class Text:
         """One line that is not empty."""
         text = str(_typed(value, Annotated[str, msgspec.Meta(min_length=1)]))
         if not text.isprintable():
-            raise ValueError("text here is one line without control characters")
+            raise ValueError("the text must be one line without control characters")
         return text
 
     def show(self, value: str | None) -> str | None:
@@ -224,7 +224,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A path, relative to the folder of the file it is written in. ``exists``: whether it must be there at start."""
+    """A path, relative to the directory of the file it is written in. ``exists``: whether it must be there at start."""
 
     about: str
     allowed: str = "the path of a file"
@@ -235,7 +235,7 @@ class File:
         """A path that can be shown in a message."""
         text = str(_typed(value, Annotated[str, msgspec.Meta(min_length=1)]))
         if not text.isprintable():
-            raise ValueError("a path here holds no control characters")
+            raise ValueError("the path must not contain control characters")
         return folder / text
 
     def show(self, value: Path | None) -> str | None:
@@ -405,7 +405,7 @@ def _pattern_problem(pattern: str) -> str | None:
     """Why this can't be a pattern; None where it can."""
     problem = name_problem(pattern)
     if problem is None and "**" in pattern.removesuffix("/**").removesuffix("**"):
-        problem = "** stands for any number of levels only at the end"
+        problem = "** is only allowed at the end"
     return problem
 
 

@@ -96,7 +96,7 @@ class _Reader:
     def _unknown(self, value: object, table: Table, path: KeyPath) -> None:
         what = "section" if isinstance(value, dict) or not table.keys else "key"
         names = tuple(str(part) for part in path)
-        reason = f"there is no such {what}; did you mean {nearest(names, table)}?"
+        reason = f"no such {what}; did you mean {nearest(names, table)}?"
         if table.path == ("listen",):
             reason = " ".join([reason, *(f"({each})" for each in unusable())])
         self._problem(path, reason)
@@ -118,7 +118,7 @@ def _fit(config: Config, written: Written) -> Config:
         return config
     origin = written.origins.get(("limits", "message_size_before_auth"))
     if origin is not None:
-        reason = f"is more than limits.message_size ({limits.message_size}), which no message may pass"
+        reason = f"is more than limits.message_size ({limits.message_size}), the limit for all messages"
         raise ConfigError([Problem(reason, "limits.message_size_before_auth", origin)])
     limits = msgspec.structs.replace(limits, message_size_before_auth=most)
     return msgspec.structs.replace(config, limits=limits)
@@ -163,7 +163,7 @@ class Loaded:
             raise ConfigError(problems)
 
     def again(self) -> "Loaded":
-        """The same file and ``--set``, read anew."""
+        """The same file and ``--set``, read again."""
         return load(self.path, self.sets)
 
     def settings(self) -> Iterator[Setting]:
@@ -191,7 +191,7 @@ def load(path: Path | None = None, sets: Sequence[str] = (), *, sections: Collec
 
     Without a path ``polywire.toml`` in the working directory is read if it is there. A ``ConfigError`` has all that
     was found wrong with single values; ``Loaded.problems`` looks at them together. With ``sections`` only these are
-    looked at, whatever is wrong with the others.
+    checked.
     """
     if path is None and DEFAULT_FILE.is_file():
         path = DEFAULT_FILE
@@ -218,7 +218,7 @@ def load(path: Path | None = None, sets: Sequence[str] = (), *, sections: Collec
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
-    """The file's content, and the lines it stands on."""
+    """The file's content, and the lines of its keys."""
     text = _text(path)
     try:
         tree = tomllib.loads(text)
@@ -247,7 +247,7 @@ def _text(path: Path) -> str:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError([Problem(f"the file can't be read: {reason}", origin=origin)]) from None
     if len(data) > LARGEST_FILE:
-        raise ConfigError([Problem(f"a configuration has at most {LARGEST_FILE} octets", origin=origin)])
+        raise ConfigError([Problem(f"a configuration has at most {LARGEST_FILE} bytes", origin=origin)])
     try:
         return data.decode()
     except UnicodeDecodeError as error:

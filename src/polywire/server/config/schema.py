@@ -1,7 +1,7 @@
 """Every key of the configuration: its type, default, bounds and meaning. ``docs/configuration.md`` is made from here.
 
 The structs are values: frozen, and equal when all their keys are, so that a reload can tell what changed. Read from
-them, the keys are also a flat table, which finds the nearest key to one there is not.
+them, the keys are also a flat table, which finds the key most similar to an unknown one.
 """
 
 import difflib
@@ -46,7 +46,7 @@ ALGORITHMS: Final = ("HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "ES25
 
 LEAST_MESSAGE: Final = 256
 LEAST_LOGIN: Final = KIB
-"""A login of every protocol fits into this, whatever the size of messages is."""
+"""A login of every protocol fits into this, whatever ``message_size`` is."""
 
 Policy = Literal["drop", "disconnect", "block"]
 
@@ -80,7 +80,7 @@ class _Listen(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _ListenerUsers(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Users by listener, for a protocol in which clients can't log in."""
+    """Users by listener, for protocols without a login."""
 
     def users(self) -> dict[str, str]:
         """The listeners that have one, with their user."""
@@ -121,7 +121,7 @@ else:
                 each.key,
                 Annotated[
                     str | None,
-                    Text(f"Who everybody on the {protocol.title} listener is that shows no certificate."),
+                    Text(f"User of all clients on the {protocol.title} listener that present no certificate."),
                 ],
                 None,
             )
@@ -135,62 +135,61 @@ else:
 class Tls(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The certificate of all `https://`, `tls://` and `wss://` listeners; needed as soon as there is one."""
 
-    certificate: Annotated[Path, File("The certificate and those between it and its root, PEM.")]
-    key: Annotated[Path | None, File("Its private key, PEM. Without it the key is in the file of the certificate.")] = (
-        None
-    )
+    certificate: Annotated[Path, File("The server certificate and its intermediate certificates, PEM.")]
+    key: Annotated[Path | None, File("Its private key, PEM. By default it is in the file of the certificate.")] = None
     client_ca: Annotated[
-        Path | None, File("Roots that certificates of clients are checked against, PEM. Without it clients show none.")
+        Path | None,
+        File("CA certificates for client certificates, PEM. Without it the hub asks clients for no certificate."),
     ] = None
-    require_client_certificate: Annotated[
-        bool, Flag("Whether a client without a valid certificate is turned away.")
-    ] = False
+    require_client_certificate: Annotated[bool, Flag("Whether clients without a valid certificate are refused.")] = (
+        False
+    )
     minimum_version: Annotated[
-        Literal["1.2", "1.3"], Choice("The oldest version of TLS that is spoken.", ("1.2", "1.3"))
+        Literal["1.2", "1.3"], Choice("The oldest TLS version that is accepted.", ("1.2", "1.3"))
     ] = "1.2"
 
 
 class Journal(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The durable log of all messages."""
 
-    enabled: Annotated[bool, Flag("Whether there is a journal.")] = True
-    path: Annotated[Path, File("The folder it is in; made when missing.", "the path of a folder", exists=False)] = Path(
-        "journal"
-    )
+    enabled: Annotated[bool, Flag("Whether the hub keeps a journal.")] = True
+    path: Annotated[
+        Path, File("The directory of the journal; created if missing.", "the path of a directory", exists=False)
+    ] = Path("journal")
     fsync: Annotated[
         Literal["group", "always", "os"],
         Choice(
-            "When what is written is made safe: once for a group of messages, for each one, or when the operating "
-            "system likes (a crash of the machine may then lose acknowledged messages).",
+            "When data is flushed to disk: once for a group of messages, for each one, or when the operating system "
+            "does it (a crash of the machine may then lose acknowledged messages).",
             ("group", "always", "os"),
         ),
     ] = "group"
     on_failure: Annotated[
         Literal["refuse", "continue"],
         Choice(
-            "What becomes of messages whose publishers want no acknowledgement while the disk is full or fails: they "
-            "are refused, or delivered without being kept. Those that want one are always refused then.",
+            "What happens to messages without acknowledgement while the disk is full or fails: they are refused, or "
+            "delivered without being recorded. Messages that need an acknowledgement are always refused then.",
             ("refuse", "continue"),
         ),
     ] = "continue"
     on_loss: Annotated[
         Literal["continue", "refuse"],
         Choice(
-            "What a start does when rows that were safe are gone, because a disk lost them or a file was removed: "
-            "it goes on without them and logs an error that says which, or it is refused.",
+            "What happens at startup if rows that were on disk are missing, because the disk lost them or a file was "
+            "removed: the hub starts without them and logs which, or it refuses to start.",
             ("continue", "refuse"),
         ),
     ] = "continue"
     segment_size: Annotated[
-        int, Size("How large a file grows before the next one is begun.", least=4 * KIB, most=4 * GIB)
+        int, Size("Size at which a file is closed and the next one started.", least=4 * KIB, most=4 * GIB)
     ] = 128 * MIB
-    compact: Annotated[bool, Flag("Whether finished files are rewritten as Parquet: smaller, and faster to read.")] = (
-        True
-    )
+    compact: Annotated[
+        bool, Flag("Whether closed files are rewritten as Parquet, which is smaller and faster to read.")
+    ] = True
     keep_size: Annotated[
         int,
         Size(
-            "How large the journal may grow before its oldest files are deleted.",
+            "Size of the journal above which its oldest files are deleted.",
             least=4 * KIB,
             most=1024 * 1024 * GIB,
             never="no limit",
@@ -199,23 +198,23 @@ class Journal(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keep_time: Annotated[
         float,
         Seconds(
-            "How old messages become before the files they are in are deleted.",
+            "Age of messages above which their files are deleted.",
             least=1,
             most=100 * 365 * 86400,
             never="no limit",
         ),
     ] = 0.0
     keep_for_readers: Annotated[
-        bool, Flag("Whether what a named reader has not read yet is kept in spite of `keep_size` and `keep_time`.")
+        bool, Flag("Whether rows that a named reader has not read yet are kept despite `keep_size` and `keep_time`.")
     ] = True
-    node: Annotated[str | None, Text("The name of this hub in its journal; without it, the host's name.")] = None
+    node: Annotated[str | None, Text("The name of this hub in its journal; by default the host name.")] = None
 
 
 class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one client, or all of them, may use. Passing one gets the protocol's own error, and nobody else feels it."""
+    """What one client, or all clients together, may use. Exceeding a limit affects only the client that does."""
 
     message_size: Annotated[
-        int, Size("The largest message, all its frames together.", least=LEAST_MESSAGE, most=GIB)
+        int, Size("Largest message, all of its frames together.", least=LEAST_MESSAGE, most=GIB)
     ] = 16 * MIB
     message_size_before_auth: Annotated[
         int,
@@ -227,15 +226,15 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = 64 * KIB
     header_size: Annotated[
-        int, Size("The largest header of one frame: all of it but the body.", least=256, most=16 * MIB)
+        int, Size("Largest header of a frame: everything but the body.", least=256, most=16 * MIB)
     ] = 64 * KIB
     handshake_time: Annotated[float, Seconds("How long a client may take to log in.")] = 10.0
     idle_time: Annotated[
         float, Seconds("How long a connection may be silent in both directions.", least=1, never="no limit")
     ] = 0.0
-    call_time: Annotated[float, Seconds("How long a call may take that names no time of its own.")] = 30.0
-    drain_time: Annotated[float, Seconds("How long accepted work may take to finish when the hub stops.")] = 10.0
-    connections: Annotated[int, Count("Open connections, all protocols together.", most=1_000_000)] = 20_000
+    call_time: Annotated[float, Seconds("Time limit of calls that do not set one.")] = 30.0
+    drain_time: Annotated[float, Seconds("How long the hub waits for accepted work when it stops.")] = 10.0
+    connections: Annotated[int, Count("Open connections of all protocols.", most=1_000_000)] = 20_000
     subscriptions: Annotated[int, Count("Subscriptions of one connection.", most=10_000_000)] = 10_000
     pattern_cost: Annotated[
         int,
@@ -245,7 +244,7 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = 1_000
     pattern_cost_total: Annotated[
-        int, Count("How many steps that search may take at most, all patterns together.", most=10_000_000)
+        int, Count("How many steps that search may take with all patterns together.", most=10_000_000)
     ] = 20_000
     names_size: Annotated[
         int,
@@ -265,11 +264,11 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     watchers: Annotated[
         int, Count("Topics whose demand one connection watches, on FMQP.", least=0, most=10_000_000)
     ] = 1_000
-    watchers_total: Annotated[int, Count("The same of all connections together.", least=0, most=10_000_000)] = 20_000
+    watchers_total: Annotated[int, Count("The same for all connections together.", least=0, most=10_000_000)] = 20_000
     in_flight: Annotated[int, Count("Calls and unacknowledged messages of one connection, each way.", most=65_535)] = (
         1_000
     )
-    unfinished: Annotated[int, Count("Messages of one connection of which only a part has arrived.", most=65_535)] = 64
+    unfinished: Annotated[int, Count("Partly received messages of one connection.", most=65_535)] = 64
     unfinished_size: Annotated[
         int,
         Size(
@@ -288,7 +287,7 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = 40 * MIB
     wills: Annotated[
-        int, Count("Last wills of one FMQP connection; one of MQTT has a single one.", least=0, most=1_000_000)
+        int, Count("Last wills of one FMQP connection (an MQTT connection has one).", least=0, most=1_000_000)
     ] = 1_000
     wills_size: Annotated[
         int, Size("Topics and bodies of the last wills of one FMQP connection, all together.", most=4 * GIB)
@@ -297,9 +296,9 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, Size("The last wills of all connections together.", least=4 * KIB, most=64 * GIB)
     ] = 64 * MIB
     outbox: Annotated[
-        int, Size("What may wait to be written to one connection; see `[slow_reader]`.", least=4 * KIB, most=2 * GIB)
+        int, Size("Data waiting to be written to one connection; see `[slow_reader]`.", least=4 * KIB, most=2 * GIB)
     ] = DEFAULT_CAP
-    queues: Annotated[int, Count("Queues that hold something or are consumed.", most=10_000_000)] = 10_000
+    queues: Annotated[int, Count("Queues that have messages or consumers.", most=10_000_000)] = 10_000
     queue_messages: Annotated[int, Count("Messages waiting in one queue.", most=100_000_000)] = 100_000
     queue_octets: Annotated[int, Size("Bodies waiting in one queue.", least=4 * KIB, most=1024 * GIB)] = MAX_OCTETS
     queues_size: Annotated[
@@ -313,7 +312,7 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retained_messages: Annotated[
         int, Count("Retained (cached) messages, all channels together.", least=0, most=100_000_000)
     ] = 100_000
-    retained_octets: Annotated[int, Size("Their octets, all together.", least=4 * KIB, most=1024 * GIB)] = 128 * MIB
+    retained_octets: Annotated[int, Size("Their bytes in total.", least=4 * KIB, most=1024 * GIB)] = 128 * MIB
     sessions: Annotated[
         int,
         Count("Persistent MQTT sessions, of connected clients and of clients that are away.", least=0, most=10_000_000),
@@ -322,49 +321,51 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, Count("Persistent MQTT sessions of one user; without `[auth]` all clients are one user.", most=10_000_000)
     ] = 10_000
     sessions_size: Annotated[
-        int, Size("Messages kept for all MQTT clients that are away.", least=4 * KIB, most=1024 * GIB)
+        int, Size("Messages stored for all MQTT clients that are offline.", least=4 * KIB, most=1024 * GIB)
     ] = 128 * MIB
     sessions_size_per_user: Annotated[
-        int, Size("Messages kept for those of one user.", least=4 * KIB, most=1024 * GIB)
+        int, Size("Messages stored for the offline clients of one user.", least=4 * KIB, most=1024 * GIB)
     ] = 64 * MIB
     session_age: Annotated[
         float,
         Seconds(
-            "How long an MQTT session is kept while its client is away.",
+            "How long an MQTT session is kept while its client is offline.",
             least=1,
             most=100 * 365 * 86400,
             never="no limit",
         ),
     ] = 7 * 86400.0
     offline_messages: Annotated[
-        int, Count("Messages kept for one MQTT client that is away.", least=0, most=1_000_000)
+        int, Count("Messages stored for one MQTT client that is offline.", least=0, most=1_000_000)
     ] = 1_000
 
 
 class Jwt(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Users that show a token signed by somebody else. Exactly one of `key` and `jwks` is given."""
+    """Authentication with signed tokens (JWT). Set exactly one of `key` and `jwks`."""
 
-    algorithms: Annotated[tuple[str, ...], Choices("The signatures that are accepted.", ALGORITHMS)]
-    key: Annotated[Path | None, File("The secret (HS) or public key in PEM (RS, ES).")] = None
-    jwks: Annotated[Path | None, File("A set of keys in JSON.")] = None
-    audience: Annotated[str | None, Text("What `aud` must name.")] = None
-    issuer: Annotated[str | None, Text("What `iss` must be.")] = None
-    user_claim: Annotated[str, Text("The claim that is the user's name.")] = "sub"
-    groups_claim: Annotated[str, Text("The claim that lists the user's groups.")] = "groups"
-    leeway: Annotated[float, Seconds("How far clocks may be apart.", least=0.0, most=3600.0)] = 0.0
+    algorithms: Annotated[tuple[str, ...], Choices("Accepted signature algorithms.", ALGORITHMS)]
+    key: Annotated[Path | None, File("File with the secret (HS) or the public key in PEM (RS, ES).")] = None
+    jwks: Annotated[Path | None, File("File with a set of keys in JSON (JWKS).")] = None
+    audience: Annotated[str | None, Text("Required audience (`aud`).")] = None
+    issuer: Annotated[str | None, Text("Required issuer (`iss`).")] = None
+    user_claim: Annotated[str, Text("The claim that contains the user's name.")] = "sub"
+    groups_claim: Annotated[str, Text("The claim that contains the user's groups.")] = "groups"
+    leeway: Annotated[float, Seconds("Allowed clock difference.", least=0.0, most=3600.0)] = 0.0
 
 
 class Throttle(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What failed logins cost: how long their address has to wait before it may try again."""
+    """Throttling of failed logins: how long an address has to wait before it may try again."""
 
-    failures: Annotated[int, Count("How many failed logins cost nothing.", least=0, most=1_000_000)] = 5
-    first_wait: Annotated[float, Seconds("What the next one costs; each one after it twice as much.")] = 1.0
-    longest_wait: Annotated[float, Seconds("What one costs at most.")] = 60.0
-    forget_time: Annotated[float, Seconds("After how long without a failure an address starts anew.")] = 900.0
+    failures: Annotated[int, Count("Failed logins without a wait.", least=0, most=1_000_000)] = 5
+    first_wait: Annotated[float, Seconds("Wait after the next failed login; it doubles with each further one.")] = 1.0
+    longest_wait: Annotated[float, Seconds("Longest wait.")] = 60.0
+    forget_time: Annotated[float, Seconds("Time without a failure after which the count of an address is reset.")] = (
+        900.0
+    )
 
 
 class Auth(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may log in. Without this section anybody may, and the hub listens on loopback only."""
+    """Authentication. Without this section no login is needed, and the hub listens on loopback only."""
 
     users: Annotated[Path | None, File("Users with their hashed passwords; see `polywire user add`.")] = None
     groups: Annotated[
@@ -376,11 +377,11 @@ class Auth(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     certificate_name: Annotated[
         Literal["cn", "dns", "email", "uri"],
         Choice(
-            "Where that name stands: the subject's common name, or an alternative name of this kind.",
+            "Where to find that name: the subject's common name, or a subject alternative name of this kind.",
             ("cn", "dns", "email", "uri"),
         ),
     ] = "cn"
-    anonymous: Annotated[bool, Flag("Whether clients that do not log in are let in, as nobody in particular.")] = False
+    anonymous: Annotated[bool, Flag("Whether clients may connect without logging in.")] = False
     session_time: Annotated[
         float,
         Seconds(
@@ -396,15 +397,15 @@ class Auth(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class AccessRule(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may do what, one table for each rule. Once there is one, what no rule allows is refused.
+    """Access rules, one table each. As soon as there is one, everything that no rule allows is refused.
 
-    A rule with neither `user` nor `group` is for everybody. A rule that denies wins over those that allow.
+    A rule with neither `user` nor `group` is for everybody. A rule that denies takes precedence over rules that allow.
     """
 
-    user: Annotated[str | None, Text("The user it is for.")] = None
-    group: Annotated[str | None, Text("Or the group it is for.")] = None
-    protocol: Annotated[str | None, Choice("The protocol it holds on; all when left out.", LISTENED)] = None
-    actions: Annotated[tuple[str, ...], Choices("What it is about.", ACTIONS)]
+    user: Annotated[str | None, Text("The user this rule is for.")] = None
+    group: Annotated[str | None, Text("Or the group this rule is for.")] = None
+    protocol: Annotated[str | None, Choice("The protocol this rule is for; by default all.", LISTENED)] = None
+    actions: Annotated[tuple[str, ...], Choices("The actions this rule is for.", ACTIONS)]
     channels: Annotated[
         tuple[str, ...],
         Patterns(
@@ -417,29 +418,32 @@ class AccessRule(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class QueuePolicy(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When messages that are delivered again and again are given up, one table for each policy.
+    """Dead-letter policies for messages that are delivered repeatedly, one table each.
 
     The first policy that matches a queue's name is used. Without one, a message is delivered until it is acknowledged.
     See [dead letters](how-to/dead-letters.md).
     """
 
     names: Annotated[
-        tuple[str, ...], QueueNames("The queues it is for: `*` is one level of a name, `**` at the end any number.")
+        tuple[str, ...],
+        QueueNames("The queues this policy is for: `*` is one level of a name, `**` at the end any number."),
     ]
     max_deliveries: Annotated[
         int,
         Count(
-            "How often a message is delivered before it is moved to `dead_letter`; 0 for ever.", least=0, most=1_000_000
+            "How often a message is delivered before it is moved to `dead_letter`; 0 for no limit.",
+            least=0,
+            most=1_000_000,
         ),
     ] = 0
-    dead_letter: Annotated[str | None, Text("The queue it is moved to.", "the name of a queue")] = None
+    dead_letter: Annotated[str | None, Text("The queue that the message is moved to.", "the name of a queue")] = None
 
 
 class SlowReader(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens when a connection's outbox is full, and its peer does not read on.
+    """What happens when a connection's outbox is full because its client does not read.
 
-    `drop` leaves messages out and counts them, `disconnect` ends the connection, `block` stops reading from whoever
-    causes more. What that is for queues and replies is [below](#slow-readers).
+    `drop` discards messages and counts them, `disconnect` closes the connection, `block` stops reading from those who
+    cause more. What that means for queues and replies is described [below](#slow-readers).
     """
 
     topics: Annotated[Policy, Choice("For messages of topics.", POLICIES)] = "drop"
@@ -451,12 +455,12 @@ class SlowReader(Section, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Sabc(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the hub writes sABC."""
+    """How the hub sends sABC."""
 
     frame_size: Annotated[
         int,
         Size(
-            "The largest frame it sends; longer messages go in several.",
+            "Largest frame the hub sends; longer messages are split.",
             least=KIB,
             most=GIB,
             never="one frame for each message",
@@ -465,7 +469,7 @@ class Sabc(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Fabric(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How hub nodes reach each other."""
+    """How hubs of a cluster connect to each other."""
 
     kind: Annotated[
         Literal["local", "nats"],
@@ -477,15 +481,15 @@ class Fabric(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Log(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the hub writes to standard error."""
+    """Logging to standard error."""
 
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Choice("The least severe lines that are written.", ("debug", "info", "warning", "error")),
+        Choice("Lowest level that is logged.", ("debug", "info", "warning", "error")),
     ] = "info"
-    format: Annotated[
-        Literal["text", "json"], Choice("Lines of text, or one JSON object a line.", ("text", "json"))
-    ] = "text"
+    format: Annotated[Literal["text", "json"], Choice("Plain text, or one JSON object per line.", ("text", "json"))] = (
+        "text"
+    )
 
 
 class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -518,7 +522,7 @@ class Key:
 class Table:
     """A section: its dotted path, its struct, its keys and the sections below it, by name.
 
-    ``optional``: None stands for the section when it is not written. ``many``: it is an array of tables.
+    ``optional``: the value is None if the section is missing. ``many``: it is an array of tables.
     """
 
     path: tuple[str, ...]
@@ -542,7 +546,7 @@ def root() -> Table:
 
 
 def nearest(path: tuple[str, ...], table: Table) -> str:
-    """The name, dotted, of the key or section that whoever wrote ``path`` (unknown in ``table``) most likely meant."""
+    """The dotted name of the key or section that is most similar to ``path``, which is unknown in ``table``."""
     name = path[-1]
     here = [*table.keys, *table.tables]
     everywhere: dict[str, str] = {}  # first of a name wins, so sections in the order of the documentation

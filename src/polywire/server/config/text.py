@@ -17,7 +17,7 @@ from polywire.server.config.kinds import as_written
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value comes from. ``line`` and ``column`` count from 1, 0 stands for unknown."""
+    """Where a value comes from. ``line`` and ``column`` count from 1; 0 means unknown."""
 
     kind: Literal["default", "file", "set"] = "default"
     file: Path | None = None
@@ -47,7 +47,7 @@ DEFAULT = Origin()
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: with which key (dotted, or empty), where it stands, and what to do about it."""
+    """One mistake: its key (dotted, or empty), its position, and how to fix it."""
 
     reason: str
     key: str = ""
@@ -181,7 +181,7 @@ class Written:
 
 
 def parse_setting(text: str) -> dict[str, Any]:
-    """The tree that ``section.key=value`` stands for. The value is TOML; what isn't is taken as a string."""
+    """The tree for ``section.key=value``. The value is TOML, or else a string."""
     if not text.isprintable() and not _is_text(text):
         raise ConfigError([Problem(f"{as_written(text)} is not UTF-8", origin=_SET)])
     name, equals, value = text.partition("=")
