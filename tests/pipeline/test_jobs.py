@@ -71,5 +71,5 @@ def test_what_is_made_of_a_table_can_not_come_after_it(tmp_path: Path) -> None:
 def test_a_table_there_is_not_is_told_with_those_there_are() -> None:
     with pytest.raises(PipelineError, match="no table 'nothing'; there is made, other, plain, state"):
         closure(["nothing"], tables())
-    with pytest.raises(PipelineError, match="'lost' is made after 'gone'"):
+    with pytest.raises(PipelineError, match="'lost' depends on 'gone'"):
         closure(["lost"], tables(Table("lost", same, "", after="gone")))

@@ -84,7 +84,7 @@ def test_the_page_shows_what_the_tables_hold_and_loads_nothing(spark: SparkSessi
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert well_formed(html)
     assert not re.search(r"(?:src|href)=|url\(|@import|https?://", html)
-    for words in ("Traffic", "Calls", "Demand and waste", "Faults", "Sessions", "plant/**", "billing", "bad topic"):
+    for words in ("Traffic", "Calls", "Demand", "Faults", "Sessions", "plant/**", "billing", "bad topic"):
         assert words in html
     assert "Nothing yet" not in html
     assert "$/its/own" not in html

@@ -42,7 +42,7 @@ def test_a_start_and_an_end_are_quiet() -> None:
 
 def test_a_start_that_fails_says_why() -> None:
     done = python("import polywire; polywire.spark_session(conf={'spark.driver.memory': 'lots'})")
-    assert "SparkStartError: Spark did not start; its last words: " in done.stderr
+    assert "SparkStartError: Spark did not start; its last output: " in done.stderr
     assert "lots" in done.stderr
 
 

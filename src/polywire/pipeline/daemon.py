@@ -1,6 +1,6 @@
 """Starts Spark's Python workers: Spark's own daemon, with everything that workers import already imported.
 
-Spark forks a worker from a daemon, and every new worker then loads pyspark (from a zip, compiling it anew), Arrow and
+Spark forks a worker from a daemon, and every new worker then loads pyspark (from a zip, compiling it again), Arrow and
 pandas: a second or more of a core each, ten times before the first row is read. Here the daemon does that once.
 
 Run by Spark itself (the setting ``spark.python.daemon.module``).
@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from typing import Final
 
 NEEDED: Final = ("pandas", "pyarrow.compute", "polywire.pipeline.format", "polywire.pipeline.tables")
-"""What our own workers need. A machine that lacks one of them says so where it is used."""
+"""Modules that our workers need. A machine without one of them fails where it is used."""
 
 
 def installed_first() -> None:
-    """Prefer the installed pyspark to the zip in its folder, which is the same, but has to be compiled each time."""
+    """Prefer the installed pyspark to the zip in its directory, which is the same, but has to be compiled each time."""
     rest = [path for path in sys.path if not path.endswith(".zip")]
     before, sys.path[:] = list(sys.path), rest
     importlib.invalidate_caches()
@@ -25,7 +25,7 @@ def installed_first() -> None:
 
 
 def main() -> None:
-    """Import, and go on as Spark's daemon."""
+    """Import them, then run as Spark's daemon."""
     installed_first()
     daemon = importlib.import_module("pyspark.daemon")
     for name in (*sys.argv[1:], *NEEDED):  # Spark names the module its workers run

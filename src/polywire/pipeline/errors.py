@@ -11,7 +11,10 @@ class PackageMissingError(PipelineError):
     """A package of the extra ``pipeline`` is not installed. ``package`` names it."""
 
     def __init__(self, package: str) -> None:
-        super().__init__(f"the pipeline needs {package}, which is not installed: pip install 'polywire[pipeline]'")
+        super().__init__(
+            f"the pipeline needs {package}, which is not installed; install it into this environment with "
+            "pip install 'polywire[pipeline]'"
+        )
         self.package = package
 
 
@@ -22,19 +25,19 @@ class JavaMissingError(PipelineError):
         seen = "; ".join(found) if found else "none was found"
         super().__init__(
             f"Spark needs Java {least} or newer ({seen}): install one, set JAVA_HOME to it, "
-            "or take the one that comes with pip install 'polywire[pipeline,java]'"
+            "or install one into this environment with pip install 'polywire[pipeline,java]'"
         )
         self.least = least
         self.found = found
 
 
 class MemoryMissingError(PipelineError):
-    """The machine has not enough free memory for Spark. Both figures are octets."""
+    """The machine has not enough free memory for Spark. Both figures are in bytes."""
 
     def __init__(self, wanted: int, available: int) -> None:
         super().__init__(
-            f"Spark is to get {wanted >> 20} MiB, but {available >> 20} MiB are available: "
-            "free some, or give it less with memory='…m' (--memory)"
+            f"Spark would get {wanted >> 20} MiB, but only {available >> 20} MiB are available: "
+            "free some memory, or give Spark less with memory='…m' (--memory)"
         )
         self.wanted = wanted
         self.available = available
@@ -44,7 +47,7 @@ class SparkStartError(PipelineError):
     """Spark's process ended while it started. ``words`` are the last lines it wrote."""
 
     def __init__(self, words: str) -> None:
-        super().__init__(f"Spark did not start; its last words: {words or '(none)'}")
+        super().__init__(f"Spark did not start; its last output: {words or '(none)'}")
         self.words = words
 
 
@@ -66,7 +69,7 @@ class DataLossError(PipelineError):
     def __init__(self, journal: str, wanted: int, first: int) -> None:
         super().__init__(
             f"{journal}: this query has not read offsets {wanted} to {first - 1}, and they are gone: "
-            f"the journal starts at {first}; to go on without them set the option failOnDataLoss to false"
+            f"the journal starts at {first}; to continue without them, set the option failOnDataLoss to false"
         )
         self.journal = journal
         self.wanted = wanted
@@ -81,8 +84,8 @@ class JournalReplacedError(PipelineError):
 
     def __init__(self, journal: str, reached: int, end: int) -> None:
         super().__init__(
-            f"{journal}: this query has read up to offset {reached}, but the journal ends at {end}: it is another one, "
-            "or an older copy; give the query a new checkpoint (the pipeline: a new lake), or the right journal"
+            f"{journal}: this query has read up to offset {reached}, but the journal ends at {end}: it is another "
+            "journal or an older copy; use the right one, or give the query a new checkpoint (the pipeline: a new lake)"
         )
         self.journal = journal
         self.reached = reached

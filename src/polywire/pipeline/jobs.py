@@ -16,7 +16,7 @@ from polywire.pipeline.status import Notes
 from polywire.pipeline.table import Table
 
 DEFAULT_TRIGGER: Final = "1 second"
-"""A step costs about half a second of the machine whatever it holds; what comes meanwhile waits for the next one."""
+"""A step costs about half a second of CPU regardless of its size; new rows wait for the next one."""
 
 _TRIGGER: Final = re.compile(r"\s*(\d+)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?)\s*")
 _UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
@@ -99,7 +99,7 @@ def closure(wanted: Iterable[str], tables: Mapping[str, Table]) -> tuple[Table, 
         if table is None:
             raise PipelineError(f"there is no table {name!r}; there is {', '.join(sorted(tables))}")
         if table.after is not None and table.after not in tables:
-            raise PipelineError(f"table {name!r} is made after {table.after!r}, which does not exist")
+            raise PipelineError(f"table {name!r} depends on {table.after!r}, which does not exist")
         needed |= {name, table.after or name}
     return tuple(table for name, table in tables.items() if name in needed or table.after in needed)
 
@@ -113,7 +113,7 @@ def arrange(wanted: Iterable[Table], tables: Mapping[str, Table], notes: Notes) 
     for table in fresh:
         if table.after in placed:
             raise PipelineError(
-                f"table {table.name!r} is made after {table.after!r}, which this lake has without it: use another lake"
+                f"table {table.name!r} depends on {table.after!r}, which this lake was built without: use another lake"
             )
     plain = [table for table in fresh if not table.stateful and not _made_of_stateful(table, tables)]
     if plain:

@@ -83,7 +83,7 @@ def locate(locations: tuple[str, ...]) -> dict[str, str]:
 
 
 def is_glob(location: str) -> bool:
-    """Whether a location stands for several. A ``?`` in an http address is not meant."""
+    """Whether a location is a glob for several. A ``?`` in an http address does not count."""
     return not is_remote(location) and _MAGIC.search(location) is not None
 
 
@@ -93,7 +93,7 @@ def is_remote(location: str) -> bool:
 
 
 def expand(pattern: str) -> Iterator[tuple[str, str]]:
-    """The folders a glob finds, in order: the part from the first wildcard on, and the location."""
+    """The directories a glob finds, in order: the part from the first wildcard on, and the location."""
     begin = _MAGIC.search(pattern)
     fixed = pattern[: pattern.rfind("/", 0, begin.start() if begin else 0) + 1]
     files, root = open_location(fixed or ".")
@@ -135,8 +135,8 @@ class Journals:
             else:
                 self._opened[name] = (location, open_journal(location, self._token))
         if not self._opened:
-            raise OptionError("journal", f"there is no folder {', '.join(self._locations)}")
-        # One that a glob no longer finds may come back; until then its place is kept, and it has nothing new.
+            raise OptionError("journal", f"no such directory: {', '.join(self._locations)}")
+        # One that a glob no longer finds may come back; until then its offset is kept, and it has no new rows.
         return {name: opened for name, (_, opened) in self._opened.items() if name in found}
 
 

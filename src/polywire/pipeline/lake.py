@@ -1,13 +1,13 @@
 """The lake: the tables as Parquet files, written exactly once and readable by anything that reads Parquet.
 
-``docs/pipeline.md`` describes the layout. Tables that are written row by row lie in ``<lake>/<table>/``. Of an
-aggregate the parts lie in ``<lake>/_parts/<table>/``; ``read`` merges them, and ``refresh`` writes what they come to
-into ``<lake>/<table>/``, for readers that know nothing of parts.
+``docs/pipeline.md`` describes the layout. Tables that are written row by row are in ``<lake>/<table>/``. The
+parts of an aggregate are in ``<lake>/_parts/<table>/``; ``read`` merges them, and ``refresh`` writes the result into
+``<lake>/<table>/``, for readers that do not know about parts.
 
-The files of a table are changed so that a crash does no harm. New files are written aside and moved in. A batch that
-was moved in is noted as committed; one that was not is moved out again before it is written again. Files that replace
-others (compaction, a finished table made again) come in by a *swap*: a note of what comes and what goes is written
-first, so that a swap that was cut short can be finished, and a reader who comes in between knows which files count.
+The files of a table are changed so that a crash does no harm. New files are written elsewhere and moved in. A batch
+that was moved in is noted as committed; one that was not is moved out again before it is written again. Files that
+replace others (compaction, a finished table made again) come in by a *swap*: a note of what comes and what goes is
+written first, so that an interrupted swap can be finished, and a concurrent reader knows which files count.
 """
 
 import fcntl
@@ -43,14 +43,14 @@ LOCKS: Final = "_locks"
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The folder ``home`` of a table's files in the lake ``root``. ``name`` is unique in the lake."""
+    """The directory ``home`` of a table's files in the lake ``root``. ``name`` is unique in the lake."""
 
     root: Path
     home: Path
     name: str
 
     def files(self, under: Path | None = None) -> list[Path]:
-        """The files that count, in order; of a swap that is under way either the old ones or the new."""
+        """The files that count, in order; of a swap that is in flight either the old ones or the new."""
         found = set(self._listed(under or self.home))
         for swap in self._swaps():
             found -= {self.home / gone for gone in swap["remove"]}
@@ -67,7 +67,7 @@ class Folder:
         return sorted(path.name.removeprefix("day=") for path in self.home.glob("day=*") if path.is_dir())
 
     def staging(self) -> Path:
-        """A new folder to write into, on the same file system."""
+        """A new directory to write into, on the same file system."""
         return self.root / STAGING / f"{self.name}-{uuid.uuid4().hex}"
 
     def committed(self, query: str) -> int:
@@ -82,7 +82,7 @@ class Folder:
         self._check(query)
         prefix = f"{query}-{batch:010d}-"
         begun = self._commit_file(query).with_suffix(".begun")
-        if begun.exists():  # somebody was killed here
+        if begun.exists():  # a process was killed here
             for place in _read(begun):
                 for left in (self.home / place).glob(f"{glob.escape(prefix)}*"):
                     left.unlink()
@@ -114,7 +114,7 @@ class Folder:
         return found
 
     def swap(self, staged: Path, remove: list[Path]) -> int:
-        """Put all files of a folder in the place of others, whole or not at all. Returns how many came in."""
+        """Put all files of a directory in the place of others, whole or not at all. Returns how many came in."""
         number = uuid.uuid4().hex
         add = {}
         for count, path in enumerate(self._listed(staged)):
@@ -128,7 +128,7 @@ class Folder:
         return len(add)
 
     def finish_swaps(self) -> None:
-        """Bring to an end what was begun, by us or by somebody who was killed."""
+        """Finish what was started, by this process or by one that was killed."""
         for note in self._notes():
             swap = _read(note)
             for staged, final in swap["add"].items():
@@ -143,7 +143,7 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """For whoever puts files in the place of others: one at a time, over all processes of this machine."""
+        """A lock for replacing files: one at a time, over all processes of this machine."""
         folder = self.root / LOCKS
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / self.name).open("w") as lock:
@@ -173,7 +173,7 @@ class Folder:
 
     def _check(self, query: str) -> None:
         if not query or "/" in query or query.startswith((".", "_")):
-            raise LakeError(self.name, f"a query can't be called {query!r}: its name is part of file names")
+            raise LakeError(self.name, f"invalid query name {query!r}: it must be usable in file names")
 
 
 def _read(note: Path) -> Any:
@@ -181,7 +181,7 @@ def _read(note: Path) -> Any:
 
 
 def _write(path: Path, content: Any, *, durable: bool = True) -> None:
-    """The file has either its old content or the new, whatever happens."""
+    """Write a file atomically: it has either its old content or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with temporary.open("w", encoding="utf-8") as file:
@@ -198,7 +198,7 @@ def _move(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         source.rename(target)
-    except FileNotFoundError:  # the folder was empty, and somebody has just removed it
+    except FileNotFoundError:  # the directory was empty, and another process has just removed it
         target.parent.mkdir(parents=True, exist_ok=True)
         source.rename(target)
 
@@ -212,7 +212,7 @@ def _sync(path: Path) -> None:
 
 
 def _drop_empty(folder: Path, home: Path) -> None:
-    """Remove a folder nothing is left in, and those above it."""
+    """Remove a directory nothing is left in, and those above it."""
     while folder != home:
         try:
             folder.rmdir()
@@ -222,7 +222,7 @@ def _drop_empty(folder: Path, home: Path) -> None:
 
 
 LARGE: Final = 128 << 20
-"""A file of this size is left as it is."""
+"""Files of this size are not compacted."""
 ROW_GROUP: Final = 128 << 10
 """Rows in a group: what a reader decompresses at once."""
 
@@ -239,7 +239,7 @@ class Compaction:
 
 
 def compact_rows(folder: Folder, least: int) -> Compaction:
-    """One file instead of many small ones, in each folder that has at least ``least`` of them."""
+    """One file instead of many small ones, in each directory that has at least ``least`` of them."""
     total = Compaction(0, 0)
     by_place: dict[Path, list[Path]] = {}
     for path in folder.settled(folder.files()):
@@ -307,11 +307,11 @@ PARTS: Final = "_parts"
 REFRESHED: Final = "_refreshed"
 
 COMMITTER: Final = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
-"""Tasks put their files in place at once: nobody looks at what a failed job leaves in a folder of its own."""
+"""Tasks move their files into place immediately: what a failed job leaves in its own directory is never read."""
 
 
 class Lake:
-    """A folder of tables. ``tables`` are those it may hold: the seven, and the user's own.
+    """A directory of tables. ``tables`` are those it may hold: the seven, and the user's own.
 
     With ``durable`` a batch counts only once its files are safe on the disk, not just against the end of a process.
     """
@@ -349,7 +349,7 @@ class Lake:
         return True
 
     def read(self, table: str, spark: SparkSession | None = None) -> DataFrame:
-        """The table as it is now. ``spark``: the session that is active, unless given."""
+        """The table as it is now. ``spark``: the session that is active, by default."""
         found = self._read(table, self._folder(table).files(), _session(spark))
         return self._of(table).finished(found)
 
@@ -397,7 +397,7 @@ class Lake:
         return written
 
     def compact(self, table: str, spark: SparkSession | None = None, *, least: int = 8) -> Compaction:
-        """Make one file of many small ones, folder by folder, where there are at least so many."""
+        """Make one file of many small ones, directory by directory, where there are at least so many."""
         folder = self._folder(table)
         total = Compaction(0, 0)
         with folder.locked():
@@ -410,7 +410,7 @@ class Lake:
         return total
 
     def clean(self) -> None:
-        """Remove what writers that were killed have left. Only while nobody writes."""
+        """Remove what killed writers have left. Only while no writer runs."""
         for name in self._tables:
             for folder in (self._folder(name), self._finished(name)):
                 folder.finish_swaps()
@@ -436,7 +436,7 @@ class Lake:
         reader = spark.read.option("basePath", str(folder.home))
         if known.parts is not None or known.schema is None:
             if not files:
-                raise LakeError(table, f"nothing of it is in {self.path} yet")
+                raise LakeError(table, f"it has no data in {self.path} yet")
             return reader.parquet(*map(str, files))
         if not files:
             return spark.createDataFrame([], known.schema)
@@ -451,7 +451,7 @@ class Lake:
     def _of_days(self, table: str) -> None:
         known = self._of(table)
         if known.parts is None and "day" not in known.partition_by:
-            raise LakeError(table, "is not kept by days (partition_by), so no day of it can be replaced")
+            raise LakeError(table, "is not partitioned by day (partition_by), so days of it can't be replaced")
 
     def _folder(self, table: str) -> Folder:
         """Where its rows, or its parts, are written."""
@@ -471,8 +471,8 @@ def _save(
         if name not in rows.columns:
             raise LakeError(
                 table,
-                f"its rows have no column {name!r}, which folders are made of (partition_by; an aggregate's parts need "
-                f"'day', before and after merging); they have {', '.join(rows.columns)}",
+                f"its rows have no column {name!r}, which it is partitioned by (partition_by; parts of an aggregate "
+                f"need 'day', before and after merging); they have {', '.join(rows.columns)}",
             )
     # A dictionary of values that are all different costs time, and saves nothing.
     plain = {f"parquet.enable.dictionary#{name}": "false" for name in varied}
@@ -487,7 +487,7 @@ def _fingerprint(files: list[Path]) -> str:
 def _session(spark: SparkSession | None) -> SparkSession:
     found = spark or SparkSession.getActiveSession()
     if found is None:
-        raise LakeError("*", "no Spark session is active: begin one with polywire.spark_session()")
+        raise LakeError("*", "no Spark session is active: start one with polywire.spark_session()")
     return found
 
 
@@ -506,7 +506,7 @@ def ask(
     """The answer to a question: its columns and, up to ``limit``, its rows."""
     names = create_views(spark, lake, tables)
     if not names:
-        raise PipelineError(f"{lake}: there are no tables yet; 'polywire pipeline run --once' makes them")
+        raise PipelineError(f"{lake}: there are no tables yet; create them with 'polywire pipeline run --once'")
     try:
         answer = spark.sql(sql)
         return answer.columns, [tuple(row) for row in answer.limit(limit).collect()]

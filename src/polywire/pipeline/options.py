@@ -68,12 +68,12 @@ class SourceOptions:
         given = known(options, SOURCE_OPTIONS)
         journal = given.get("journal") or given.get("path")
         if not journal:
-            raise OptionError("journal", "is missing: a folder, a URI, a glob over several, or http://hub:7100")
+            raise OptionError("journal", "is missing: a directory, a URI, a glob over several, or http://hub:7100")
         start = given.get("startingoffset", EARLIEST)
         starting_time = moment("startingTime", given.get("startingtime"))
         if start not in {EARLIEST, LATEST} and not start.isdigit():
             if starting_time is not None:
-                raise OptionError("startingOffset", "is a time, and so is startingTime: give one of them")
+                raise OptionError("startingOffset", "is a time, but startingTime is set too: use one of them")
             start, starting_time = EARLIEST, moment("startingOffset", start)
         return cls(
             journals=listed(journal),
@@ -139,7 +139,7 @@ def number(option: str, text: str | None, default: int) -> int:
         return default
     digits = text.strip().replace("_", "")
     if not digits.isdigit() or int(digits) == 0:
-        raise OptionError(option, f"{text!r} is not a whole number above zero")
+        raise OptionError(option, f"{text!r} is not a positive whole number")
     return int(digits)
 
 
@@ -152,7 +152,7 @@ def seconds(option: str, text: str | None) -> float | None:
     except ValueError:
         found = 0.0
     if not 0 < found < float("inf"):
-        raise OptionError(option, f"{text!r} is not a number of seconds above zero")
+        raise OptionError(option, f"{text!r} is not a positive number of seconds")
     return found
 
 

@@ -1,7 +1,7 @@
-"""The report: one HTML page with everything in it, charts of the lake's tables. It loads nothing from anywhere.
+"""The report: one HTML page with everything in it, charts of the lake's tables. It loads nothing from elsewhere.
 
-What it shows is taken out of the tables as a few small lists, whatever the tables' size. Charts are SVG, drawn in a box
-of fixed width that the browser scales; colours come from the page's style sheet, and what a mark stands for is in its
+Its data is a few small lists computed from the tables, regardless of their size. Charts are SVG, drawn in a box
+of fixed width that the browser scales; colours come from the page's style sheet, and each mark explains itself in its
 title.
 """
 
@@ -29,7 +29,7 @@ TOP: Final = 12
 BOTTOM: Final = 28
 BAR: Final = 26
 COLOURS: Final = 8
-"""Colours there are; further series begin anew."""
+"""Colours there are; further series begin again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row of a chart by name. ``values`` stand one behind the other, in the order of the chart's parts."""
+    """One row of a chart by name. ``values`` are stacked in the order of the chart's parts."""
 
     name: str
     values: Sequence[float]
@@ -190,7 +190,7 @@ def _clock(time: datetime, times: Sequence[datetime]) -> str:
 
 BINS: Final = 96
 WIDTHS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 360, 720, 1440)
-"""Minutes a point in time may stand for; the first that gives few enough is taken."""
+"""Possible widths of a point in minutes; the first one that gives few enough points is used."""
 MOST_ROWS: Final = 12
 
 Rows = list[dict[str, Any]]
@@ -275,7 +275,7 @@ def _calls(grouped: Any) -> DataFrame:
 
 
 def _waste(demand: DataFrame) -> DataFrame:
-    """Topics by what was published to them with nobody listening."""
+    """Topics by messages published without subscribers."""
     published = demand.groupBy("channel").agg(_sum("published"), _sum("unheard"))
     return published.filter("published > 0").orderBy(sf.desc("unheard"), sf.desc("published")).limit(MOST_ROWS)
 
@@ -451,8 +451,8 @@ def _demand(data: ReportData) -> str:
             "left": ("left", compact),
         },
     )
-    chart = bars(topics, ["heard by somebody", "heard by nobody"], "messages") if topics else ""
-    return _section("Demand and waste", ("Topics by messages nobody heard", chart), ("Patterns by subscribers", table))
+    chart = bars(topics, ["with subscribers", "without subscribers"], "messages") if topics else ""
+    return _section("Demand", ("Topics by messages without subscribers", chart), ("Patterns by subscribers", table))
 
 
 def _faults(data: ReportData) -> str:
@@ -464,12 +464,12 @@ def _faults(data: ReportData) -> str:
             "protocol": ("protocol", str),
             "client": ("client", lambda name: name or ""),
             "reason": ("reason", lambda text: text or ""),
-            "raw": ("octets", _hex),
+            "raw": ("bytes", _hex),
             "size": ("of", octets),
         },
     )
     chart = bars(reasons, [""], "faults") if reasons else ""
-    return _section("Faults", ("What was discarded, and why", chart), ("The latest", table))
+    return _section("Faults", ("Discarded messages by reason", chart), ("The latest", table))
 
 
 def _sessions(data: ReportData) -> str:

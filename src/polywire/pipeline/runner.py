@@ -1,8 +1,8 @@
 """Runs a job: one streaming query for each group of tables, watched until they end, or whole days again in batch.
 
-A query that fails for a reason that may pass is started again, after pauses that grow. Which reasons those are is read
-from Spark's words: what happened in a worker or in Spark itself comes as text. The query goes on where its checkpoint
-and the lake say, so that every row counts once all the same.
+A query that fails for a temporary reason is restarted, after growing pauses. Temporary reasons are recognized by
+Spark's messages: errors of workers and of Spark itself come as text. The query continues from its checkpoint and the
+lake, so that every row still counts once.
 
 A backfill replaces only days that the streaming queries have passed: what a query has still to read it would add again.
 """
@@ -50,13 +50,13 @@ PASSING: Final = (
 
 
 class QueryFailedError(PipelineError):
-    """A streaming query ended with an error. ``query`` is its name, ``reason`` what Spark tells, short.
+    """A streaming query ended with an error. ``query`` is its name, ``reason`` is Spark's message, shortened.
 
-    ``tries`` is how often it was started again before that without getting anything done.
+    ``tries`` is how often it was restarted before that without making progress.
     """
 
     def __init__(self, query: str, reason: str, tries: int = 0) -> None:
-        often = f" (and so it did when started again, {tries} times)" if tries else ""
+        often = f"(also after {tries} restarts)" if tries else ""
         super().__init__(f"the query {query!r} failed{often}: {reason}")
         self.query = query
         self.reason = reason
@@ -77,9 +77,9 @@ def failure_of(error: Any) -> Failure:
 
 
 def told(write: Callable[[DataFrame, int], None], failures: list[Failure]) -> Callable[[DataFrame, int], None]:
-    """The same, with an error remembered here and told to Spark in one line.
+    """The same, with an error remembered here and passed to Spark in one line.
 
-    Spark searches what it is told with a regular expression that overflows the stack on a long text, and the query then
+    Spark searches that text with a regular expression that overflows the stack on a long text, and the query then
     ends without an error to be seen.
     """
 
@@ -150,7 +150,7 @@ KEEPERS: Final = 3
 """How many tables are looked after at once: much of it is waiting."""
 
 TICKS: Final = "10"
-"""Seconds without rows after which a stateful table is told how late it is."""
+"""Seconds without rows after which a stateful table gets a tick with the time."""
 
 FIRST_PAUSE: Final = 1.0
 """Seconds before a query that failed is started again for the first time; then twice as many each time."""
@@ -322,7 +322,7 @@ class Runner:
     def _wait(self) -> None:
         for running in self._queries:
             if running.query.isActive:
-                with contextlib.suppress(PySparkException):  # told by ``_mind``
+                with contextlib.suppress(PySparkException):  # reported by ``_mind``
                     running.query.awaitTermination(POLL)
                 return
         time.sleep(min(POLL, self._backoff.first))  # all are to be started again
@@ -350,7 +350,7 @@ AFTERMATH: Final = timedelta(seconds=120)
 
 
 def backfill(spark: SparkSession, job: Job, first: date, last: date) -> Iterator[str]:
-    """Make the days from ``first`` to ``last`` of a job's tables anew; the name of each table when it is done."""
+    """Make the days from ``first`` to ``last`` of a job's tables again; the name of each table when it is done."""
     if last < first:
         raise PipelineError(f"the last day, {last}, is before the first, {first}")
     tables = closure(job.wanted or tuple(job.tables), job.tables)
@@ -372,8 +372,8 @@ def check_passed(tables: tuple[Table, ...], statuses: Mapping[str, Status], end:
         status = statuses.get(table.name)
         if status is None:
             raise PipelineError(
-                f"table {table.name!r} was never written here, and whoever writes it first begins with the journal: "
-                "'polywire pipeline run --once' does that"
+                f"table {table.name!r} was never written here; 'polywire pipeline run --once' writes it from the start "
+                "of the journal"
             )
         waiting = next_time(status)
         if waiting is not None and waiting < end:

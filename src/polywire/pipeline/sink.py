@@ -88,7 +88,7 @@ UNNAMED: Final = "unnamed-"
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task tells the driver: the file it staged, if it had any row."""
+    """What a task reports to the driver: the file it staged, if it had any row."""
 
     file: str | None
 
@@ -115,7 +115,9 @@ class SinkOptions:
         if streaming:
             checkpoint = given.get("checkpointlocation")
             if checkpoint is None and (query is None or staging is None):
-                raise OptionError("checkpointLocation", "is missing: give it as an option, or both query and staging")
+                raise OptionError(
+                    "checkpointLocation", "is missing: set it as an option, or set both query and staging"
+                )
             query = query or _query_id(str(checkpoint))
             staging = staging or f"{str(checkpoint).rstrip('/')}/{STAGING_FOLDER}"
         else:
@@ -156,7 +158,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            raise SinkError("what was published can't be overwritten: use mode('append')")
+            raise SinkError("published messages can't be overwritten: use mode('append')")
         check_columns({field.name: field.dataType.simpleString() for field in schema})
         self.options = SinkOptions.read(options, streaming=False)
 
@@ -187,7 +189,7 @@ def stage(options: SinkOptions, batches: Iterator[Any]) -> Staged:
 
 
 def publish(options: SinkOptions, messages: list[WriterCommitMessage | None], batch: int) -> None:
-    """Publish a batch, from where it was left if it was begun before."""
+    """Publish a batch, continuing where it stopped if it was started before."""
     staging = Staging(options.staging)
     manifest = staging.manifest(batch)
     if manifest is None:
@@ -219,4 +221,4 @@ def _query_id(checkpoint: str) -> str:
         with files.open_input_stream(f"{root}/metadata") as stream:
             return str(json.loads(stream.read())["id"])
     except (OSError, ValueError, KeyError) as error:
-        raise OptionError("query", f"is missing, and {checkpoint}/metadata does not tell it: {error}") from error
+        raise OptionError("query", f"is missing, and {checkpoint}/metadata does not contain it: {error}") from error

@@ -3,10 +3,10 @@
 What is to be read is cut into partitions, one task of Spark each, planned from the index without reading rows. Filters
 that Spark pushes down are applied while reading, and tell which offsets and times are needed.
 
-Ticks are rows that say how late it is, so that a stateful query notices what did not happen when all is quiet. A tick
+Ticks are rows with the current time, so that a stateful query notices timeouts when there is no traffic. A tick
 is part of a stream's place, so a step that is run again has the same one. It comes only when every journal has been
-read to its end, and bears a time at which that end was not yet looked up: what is older has been read. Where a query
-wants some kinds of rows only, each task ends with a tick too: of the latest row it has read, of any kind. So a query
+read to its end, with a time from before that end was looked up: everything older has been read. If a query
+reads only some kinds of rows, each task ends with a tick too: of the latest row it has read, of any kind. So a query
 needs no other rows just to know the time.
 """
 
@@ -233,7 +233,7 @@ class Range:
 
 
 def ranges(journals: dict[str, Journal], start: Place, end: Place, *, fail_on_data_loss: bool) -> Iterator[Range]:
-    """What lies between two places, journal by journal."""
+    """What is between two positions, journal by journal."""
     for name, opened in journals.items():
         if name not in end:
             continue
@@ -404,7 +404,7 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What the journals hold and what is written to them, as far as it is safe."""
+    """The rows of the journals and what is written to them, as far as it is on disk."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
@@ -462,14 +462,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return for_spark(read_partition(partition, self.options, self.columns, None), self.columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """All before ``end`` is done: tell the journals, so that retention may have it."""
+        """Everything before ``end`` is processed: notify the journals, so that retention may delete it."""
         if self.options.reader is None or self._journals is None:
             return
         for name, offset in from_spark(end).items():
             if name == TICK:
                 continue
             location = self._journals.location(name)
-            # On other storages nobody but their owner deletes anything.
+            # On other storage only its owner deletes anything.
             if not is_remote(location) and Path(location).is_dir():
                 NamedReaders(Path(location)).put(self.options.reader, offset)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LEAST_JAVA: Final = 17
 VERSION_SECONDS: Final = 30.0
-"""Seconds a Java may take to tell its version."""
+"""Seconds that Java may take to print its version."""
 
 INSTALLED: Final = (Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines"), Path("/opt/java"))
 """Where systems keep the Javas they have."""
@@ -58,7 +58,7 @@ def find_java() -> Path:
         if version is not None:
             refused.append(f"{home} is Java {version}")
         elif str(home) == os.environ.get("JAVA_HOME"):
-            refused.append(f"JAVA_HOME is {home}, where there is no working bin/java")
+            refused.append(f"JAVA_HOME is {home}, which has no working bin/java")
     bundled = bundled_runtime()
     if bundled is not None:
         return _wrapped(bundled)
@@ -66,7 +66,7 @@ def find_java() -> Path:
 
 
 def java_version(home: Path) -> int | None:
-    """The major version of the Java in a folder, or None where there is none that works."""
+    """The major version of the Java in a directory, or None where there is none that works."""
     java = home / "bin" / "java"
     if not java.exists():
         return None
@@ -155,13 +155,13 @@ def driver_memory(wanted: str | None) -> str:
 
 
 def parse_memory(text: str) -> int:
-    """Octets of ``512m``, ``4g`` and the like."""
+    """Bytes of ``512m``, ``4g`` and the like."""
     found = re.fullmatch(r"(\d+)\s*([kmgt])(?:i?b)?", text.strip().lower())
     if found is None:
         raise OptionError("memory", f"{text!r} is not an amount of memory; write 512m or 4g")
     octets = int(found[1]) << UNITS[found[2]]
     if octets < LEAST_MEMORY:
-        raise OptionError("memory", f"{text!r} is too little: Spark needs {LEAST_MEMORY >> 20}m or more")
+        raise OptionError("memory", f"{text!r} is too small: Spark needs {LEAST_MEMORY >> 20}m or more")
     return octets
 
 
@@ -222,9 +222,9 @@ SETTINGS: Final = {
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
     "spark.sql.streaming.stateStore.providerClass": STORE,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Each step is many small jobs. To plan them anew while they run takes longer than it saves.
+    # Each step is many small jobs. To plan them again while they run takes longer than it saves.
     "spark.sql.adaptive.enabled": "false",
-    # All tables together are more pieces of code than the usual 100: each step would compile them all anew.
+    # All tables together are more pieces of code than the usual 100: each step would compile them all again.
     "spark.sql.codegen.cache.maxEntries": "2000",
     # A micro-batch is held for a second or two while its tables are written.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
@@ -232,7 +232,7 @@ SETTINGS: Final = {
     # Half the work of the usual third level, for files of much the same size.
     "spark.hadoop.parquet.compression.codec.zstd.level": "1",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Folders a job leaves are told apart by its own manifest, not by Spark's marker files.
+    # A job's own manifest identifies its directories, not Spark's marker files.
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -250,7 +250,7 @@ def spark_session(
 ) -> "SparkSession":
     """A Spark session that knows the format ``polywire``; the one that runs already, if there is one.
 
-    ``master`` is where to run: ``local[*]`` unless told otherwise, or ``spark://host:7077``. ``memory`` is what the
+    ``master`` is where to run: ``local[*]`` by default, or ``spark://host:7077``. ``memory`` is what the
     driver gets (``4g``). ``conf`` are settings of Spark; they win over ours. Under ``spark-submit`` what was submitted
     wins.
     """

@@ -68,7 +68,7 @@ def normalised(batch: Any) -> Any:
     rows = batch.num_rows
     channel = batch.column("channel").cast(pa.utf8())
     if channel.null_count or pc.any(pc.equal(channel, "")).as_py():
-        raise SinkError("a row has no channel: filter such rows out, or give them one")
+        raise SinkError("a row has no channel: filter such rows out, or set one")
     columns = [
         channel,
         pc.fill_null(batch.column("body").cast(pa.binary()), b""),
@@ -125,7 +125,7 @@ class Manifest:
 
 
 class Staging:
-    """The folder of one query, on a disk or any storage ``pyarrow.fs`` knows. Picklable: opened where it is used."""
+    """The directory of one query, on a disk or any storage ``pyarrow.fs`` knows. Picklable: opened where it is used."""
 
     def __init__(self, location: str) -> None:
         self.location = location
@@ -146,7 +146,7 @@ class Staging:
         return name
 
     def parts(self, manifest: Manifest) -> Iterator[Any]:
-        """The parts a manifest stands for, in order."""
+        """The parts that a manifest lists, in order."""
         files, root = self._open()
         for name in manifest.files:
             with files.open_input_file(f"{root}/{name}") as staged, pa.ipc.open_stream(staged) as reader:
@@ -189,7 +189,7 @@ class Staging:
                 _remove(files, info.path)
 
     def remove(self) -> None:
-        """Remove the folder, when nobody will ask for this query again."""
+        """Remove the directory, when this query is no longer needed."""
         files, root = self._open()
         if files.get_file_info(root).type == fs.FileType.Directory:
             files.delete_dir(root)

@@ -43,7 +43,7 @@ class Notes:
         return found if isinstance(found, dict) else None
 
     def write(self, name: str, note: dict[str, Any]) -> None:
-        """Write a note; whoever reads it meanwhile finds the old one or the new one, whole."""
+        """Write a note atomically: readers find the complete old or new one."""
         files, root = open_location(self._location)
         path = f"{root}/{name}{_SUFFIX}"
         files.create_dir(str(PurePosixPath(path).parent), recursive=True)
@@ -53,7 +53,7 @@ class Notes:
         files.move(fresh, path)
 
     def names(self, folder: str) -> Iterator[str]:
-        """The notes in a folder, in order."""
+        """The notes in a directory, in order."""
         files, root = open_location(self._location)
         found = files.get_file_info(fs.FileSelector(f"{root}/{folder}", allow_not_found=True))
         for name in sorted(PurePosixPath(info.path).name for info in found):
@@ -97,7 +97,7 @@ class Lag:
 def of_progress(
     query: str, tables: tuple[str, ...], journals: tuple[str, ...], progress: Any, *, state: str, rows: int
 ) -> Status:
-    """The status of a query with this progress, the last one Spark told; ``rows`` is what it read since its start."""
+    """The status of a query with this progress, the last one of Spark; ``rows`` is what it read since its start."""
     source = progress["sources"][0] if progress and progress["sources"] else {}
     return Status(
         query=query,

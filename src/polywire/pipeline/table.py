@@ -49,9 +49,9 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of the pipeline. ``schema`` is its documented form; None where the function alone knows it.
+    """One table of the pipeline. ``schema`` is its documented form; None if only the function knows it.
 
-    ``columns`` and ``kinds`` are those of the journal it needs (no kinds: all), ``watermark`` says in words how late a
+    ``columns`` and ``kinds`` are those of the journal it needs (no kinds: all), ``watermark`` describes how late a
     row may come, ``varied`` are columns whose values hardly ever repeat.
     """
 
@@ -176,7 +176,7 @@ def load_tables(path: Path, known: Mapping[str, Table]) -> dict[str, Table]:
     own = {table: value for table, value in found.items() if known.get(table) is not value}
     for table in own:
         if table in known:
-            raise PipelineError(f"{path}: there is a table {table!r} already; give yours another name")
+            raise PipelineError(f"{path}: there is already a table {table!r}; choose another name")
     if not own:
-        raise PipelineError(f"{path} has no table: put @table before a function from DataFrame to DataFrame")
+        raise PipelineError(f"{path} has no table: decorate a function from DataFrame to DataFrame with @table")
     return own

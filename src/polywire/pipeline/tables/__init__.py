@@ -1,4 +1,4 @@
-"""The seven tables, by name. Each file has one: its schema, its function, and the ``TABLE`` that stands here."""
+"""The seven tables, by name. Each file has one: its schema, its function, and the ``TABLE`` listed here."""
 
 from typing import Final
 

@@ -74,9 +74,9 @@ BUCKETS: Final = 8
 class Options:
     """How long a call may take, and how late a row may come, in seconds.
 
-    A row may stand up to ``lateness`` behind the newest one of its node; nodes may be late among each other as long as
-    they like. ``now``, in seconds since 1970, is for rows at rest that are followed by silence: they are looked at as
-    if each node had come to that time. Of a running stream the source's ticks say so.
+    A row may be up to ``lateness`` behind the newest one of its node; nodes may differ by any time. ``now``, in seconds
+    since 1970, is for batches: rows are handled as if each node had reached that time. In a running stream the source's
+    ticks do that.
     """
 
     timeout: float = 60.0

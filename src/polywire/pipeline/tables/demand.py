@@ -1,8 +1,8 @@
-"""The table ``demand``: per minute and topic how many subscribe, and what was published with nobody listening.
+"""The table ``demand``: per minute and topic the number of subscribers, and messages published without any.
 
-Subscribers are counted by the exact pattern they asked for, once per connection, as the hub does. Who leaves without
-unsubscribing leaves with the disconnect, or with the next start of the hub; so parts keep the single events, and who
-joined and left is found when the table is read. Published messages are counted per minute.
+Subscribers are counted by the exact pattern they asked for, once per connection, as the hub does. A client that does
+not unsubscribe leaves when it disconnects, or with the next start of the hub; so parts keep the single events, and
+joins and leaves are computed when the table is read. Published messages are counted per minute.
 """
 
 from typing import Final

@@ -12,7 +12,7 @@ TICK: Final = "tick"
 """Never stored: with it the source says that a node has come to this time though it wrote nothing."""
 
 NO_PROTOCOL: Final = "none"
-"""In the place of a protocol where the hub itself spoke: folders are named after protocols, and need a name."""
+"""In the place of a protocol where the hub itself spoke: directories are named after protocols, and need a name."""
 
 
 def is_message() -> Column:
@@ -31,7 +31,7 @@ def protocol() -> Column:
 
 
 def is_start() -> Column:
-    """Whether the row says that the hub has started: whoever was connected before is not any more."""
+    """Whether the row marks a start of the hub: clients that were connected before are not any more."""
     return (sf.col("kind") == "session") & sf.col("client").isNull() & sf.col("headers").contains('"start"')
 
 

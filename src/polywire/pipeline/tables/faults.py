@@ -1,6 +1,6 @@
-"""The table ``faults``: what was discarded and why, with the raw octets; and rows the pipeline itself can't use.
+"""The table ``faults``: what was discarded and why, with the raw bytes; and rows the pipeline itself can't use.
 
-A bad row never stops a query: it is told here, and what can be read of it is in the other tables all the same.
+A bad row never stops a query: it is listed here, and what can be read of it is in the other tables as well.
 """
 
 from typing import Final

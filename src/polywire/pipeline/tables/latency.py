@@ -72,7 +72,7 @@ def finish(parts: DataFrame) -> DataFrame:
 
     def percentile(share: float) -> Column:
         reached = sf.col("about_us").isNotNull() & (sf.col("so_far") >= sf.ceil(sf.col("answered") * share))
-        # The middle of the last bar may lie beyond the longest time there was.
+        # The middle of the last bar may be beyond the longest time.
         return sf.least(sf.min(sf.when(reached, sf.col("about_us"))) / 1000, sf.max("max_ms"))
 
     def having(outcome: str) -> Column:

@@ -35,7 +35,7 @@ ERROR: Final = 3
 CLOCK: Final = 4
 """No part of a call: it says only that the node has come to this time."""
 ANSWERED: Final = 5
-"""Of a call that has ended, but whose requests may go on: so that the next one is not taken for a new call."""
+"""A call that has ended but whose requests may continue, so that the next request is not taken for a new call."""
 TIMEOUT: Final = 6
 
 FIRST: Final = ("protocol", "connection", "client", "channel", "size")
@@ -79,7 +79,7 @@ class Waiting:
 
 
 def packed(rows: Any) -> bytes:
-    """Rows of an Arrow table that has at least the columns of ``STORED``, as octets."""
+    """Rows of an Arrow table that has at least the columns of ``STORED``, as bytes."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, STORED) as writer:
         writer.write_table(rows.select(STORED.names).combine_chunks().cast(STORED))
@@ -131,7 +131,7 @@ def match(before: Waiting, rows: Any, timeout: int, lateness: int) -> tuple[Any,
 
 
 def _streaming(ended: Any, clock: int) -> Any:
-    """Of calls that have ended, those whose requests may go on."""
+    """Ended calls whose requests may continue."""
     found = ended[ended["role"].to_numpy() == OPENING]
     return found.assign(role=np.int32(ANSWERED), at=np.int64(clock))
 
@@ -208,7 +208,7 @@ def matched(slim: DataFrame, timeout: int, lateness: int, buckets: int) -> DataF
 
 
 class Packer:
-    """Packs parts of calls by node and bucket, and at the end tells every bucket how far each node has come."""
+    """Packs parts of calls by node and bucket, and at the end sends every bucket the progress of each node."""
 
     def __init__(self, buckets: int) -> None:
         self._buckets = buckets

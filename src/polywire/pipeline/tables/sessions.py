@@ -1,7 +1,7 @@
 """The table ``sessions``: each connection from connect to disconnect.
 
 A part has, of each connection a micro-batch mentions, what is known of it from there: smallest, largest and sums, so
-that parts can be merged in any order. The hub's starts stand among them: a session without an end that began before
+that parts can be merged in any order. The hub's starts are among them: a session without an end that began before
 one is lost.
 """
 
@@ -46,7 +46,7 @@ CLOSED: Final = "closed"
 LOST: Final = "lost"
 
 LOST_REASON: Final = "the hub was lost"
-"""In the place of what nobody was there to say."""
+"""The reason of sessions that ended with a killed hub."""
 
 KEYS: Final = ("node", "connection", "start")
 
@@ -61,10 +61,9 @@ def _header(name: str) -> Column:
 
 
 def build(rows: DataFrame) -> DataFrame:
-    """What the rows say of each connection, and one row per start of the hub.
+    """What the rows say about each connection, and one row per start of the hub.
 
-    Words come as they are, one row for each event, and only numbers are added up: Spark sorts all rows to find the
-    greatest of some words.
+    Texts stay one row per event, and only numbers are aggregated: Spark sorts all rows to find the maximum of texts.
     """
     counted = (
         rows.filter(sf.col("connection") > 0)

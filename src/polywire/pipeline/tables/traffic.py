@@ -1,6 +1,6 @@
-"""The table ``traffic``: per minute, protocol and channel how many messages, how many octets, how many publishers.
+"""The table ``traffic``: per minute, protocol and channel how many messages, how many bytes, how many publishers.
 
-Its parts have one row more per publisher, so that publishers can be told apart across micro-batches.
+Its parts have one row more per publisher, so that publishers can be distinguished across micro-batches.
 """
 
 from typing import Final
