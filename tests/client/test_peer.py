@@ -50,7 +50,7 @@ def _micromsg(gate: Gate, **options: Any) -> Opening[Any]:
 
 
 KINDS = {
-    "umq": Kind(_umq, umq.connect, "nothing was heard of you for too long"),
+    "umq": Kind(_umq, umq.connect, "no data received within the idle timeout"),
     "sabc": Kind(_sabc, sabc.connect, "the other side ended the session"),
     "sabc-ws": Kind(lambda gate, **options: _sabc(gate, path="/sabc", **options), sabc.connect, "ended the session"),
     "micromsg": Kind(_micromsg, micromsg.connect, "no data received within the idle timeout"),
@@ -91,7 +91,9 @@ def test_an_sabc_client_hears_why() -> None:
             await peer.wait_ended()
 
     run(main)
-    assert [(failure.code, failure.text) for failure in failures] == [("408", "nothing was heard of you for too long")]
+    assert [(failure.code, failure.text) for failure in failures] == [
+        ("408", "no data received within the idle timeout")
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

@@ -144,7 +144,7 @@ class TestDrain:
     def test_who_is_silent_for_too_long_or_whose_login_has_expired_hears_why(self, site: Site) -> None:
         silent, expired = Talker(site), Talker(site)
         for talker, reason in (
-            (silent, "nothing was heard of you for too long"),
+            (silent, "no data received within the idle timeout"),
             (expired, "the login has expired"),
         ):
             session = talker.wire.session

@@ -494,7 +494,7 @@ def test_a_server_that_says_nothing_is_not_waited_for() -> None:
         server.silent.add("Connect")
 
     async def main() -> None:
-        with pytest.raises(ConnectFailed, match=r"no CONNACK came in 0\.1 s"):
+        with pytest.raises(ConnectFailed, match=r"no CONNACK received within 0\.1 s"):
             async with served(connect_time=0.1, prepare=silence):
                 pass
 

@@ -264,9 +264,11 @@ def test_an_expired_session_is_disconnected() -> None:
 @pytest.mark.rule("SABC-101")
 def test_who_takes_too_long_gets_error_408() -> None:
     waiting, silent = at(Role.SERVER, State.NEW), at(Role.SERVER, State.OPEN)
-    assert waiting.time_out() == [encode(Error("408", b"the CONNECT took too long"))]
+    assert waiting.time_out() == [encode(Error("408", b"no CONNECT received in time"))]
     error, last = silent.time_out()
-    assert Decoder(session_id=SESSION).feed(error)[0] == Error("408", b"nothing was heard of you for too long", SESSION)
+    assert Decoder(session_id=SESSION).feed(error)[0] == Error(
+        "408", b"no data received within the idle timeout", SESSION
+    )
     assert last == encode(Disconnecting(SESSION))
     assert at(Role.CLIENT, State.CONNECTING).time_out() == []
 

@@ -207,7 +207,7 @@ def test_who_is_too_slow_is_told_so() -> None:
     site = Site()
     silent, idle = Speaker(site, connect=False), Speaker(site)
     silent.sabc.timed_out()
-    assert silent.heard() == "ERROR\nerror-code::408\n\nthe CONNECT took too long\n\n^@"
+    assert silent.heard() == "ERROR\nerror-code::408\n\nno CONNECT received in time\n\n^@"
     assert silent.wire.closed
     idle.sabc.timed_out()
     first, second = idle.got()

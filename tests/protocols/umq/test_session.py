@@ -350,7 +350,7 @@ def test_who_goes_with_something_under_way_is_not_busy_any_more(site: Site) -> N
 def test_who_takes_too_long_is_told_so_and_sent_away(site: Site) -> None:
     for peer, words in (
         (UmqPeer(site, None), "the handshake took too long"),
-        (UmqPeer(site), "nothing was heard of you for too long"),
+        (UmqPeer(site), "no data received within the idle timeout"),
     ):
         peer.session.timed_out()
         peer.session.timed_out()

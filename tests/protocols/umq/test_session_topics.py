@@ -117,7 +117,7 @@ def test_a_body_that_failed_is_relayed_to_umq_and_lost_to_others(site: Site) -> 
     assert other.taken() == encode(Publication("a", b"x"))
     for refused in ('["publish","queue/q",null]', '["publish","a",null,{"retain":true}]'):
         (answer,) = peer.say(f"A1:C5:{refused}", "-:lost")
-        assert answer == "E5:11 Bad request: what is queued or retained needs a body, and that failed"
+        assert answer == "E5:11 Bad request: a queued or retained message needs a body, and its body failed"
 
 
 @pytest.mark.rule("UMQ-154")
@@ -135,11 +135,11 @@ def test_messages_that_wait_for_attachments_are_bounded_together(site: Site) -> 
     head = '["publish","a",null]'
     said = peer.say(f"A2:C1:{head}", b"x" * 60, f"A1:C2:{head}", b"x" * 41, b"fits")
     assert said == [
-        "E1:9 Limit exceeded: messages that wait for attachments hold more than 100 bytes",
+        "E1:9 Limit exceeded: messages that are waiting for attachments have more than 100 bytes",
         "R2:null",
     ]
     assert peer.say(*[f"A1:C{n}:{head}" for n in range(1, 7)]) == [
-        "E6:9 Limit exceeded: messages that wait for attachments hold more than 100 bytes"
+        "E6:9 Limit exceeded: messages that are waiting for attachments have more than 100 bytes"
     ]
     assert peer.say(*[b""] * 6) == [f"R{n}:null" for n in range(1, 6)]
 
@@ -241,9 +241,9 @@ def test_what_a_publication_says_reaches_the_hub(site: Site) -> None:
     [
         ('["publish","a/*","x"]', "a message is published to one channel, not to a pattern"),
         ('["publish","a/**","x"]', "a message is published to one channel, not to a pattern"),
-        ('["publish","a\\u0000","x"]', "channel: a channel's name holds no NUL"),
-        ('["subscribe","a\\u0000",1]', "pattern: a channel's name holds no NUL"),
-        ('["subscribe","**/a",1]', "'**' stands at the end of a pattern only; '*' is one level"),
+        ('["publish","a\\u0000","x"]', "channel: a channel's name must not contain NUL"),
+        ('["subscribe","a\\u0000",1]', "pattern: a channel's name must not contain NUL"),
+        ('["subscribe","**/a",1]', "'**' is only allowed at the end of a pattern; '*' is one level"),
         ('["subscribe","queue/*",1]', "a queue is consumed by its name, not by a pattern"),
         ('["unsubscribe",1]', "topic id 1 is not open"),
     ],
@@ -268,7 +268,7 @@ def test_what_the_hub_can_not_take_is_answered_in_its_words(site: Site) -> None:
         "E1:12 Forbidden: channels under $ are the hub's own",
         "R2:null",
         "E3:8 Temporarily unavailable: the queue is full",
-        "E4:9 Limit exceeded: no room for another retained message",
+        "E4:9 Limit exceeded: the limit on retained messages is reached",
     ]
     assert peer.drops == {"service-channel": 1, "queue-full": 1, "retained-full": 1}
 

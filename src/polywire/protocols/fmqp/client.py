@@ -98,7 +98,7 @@ Subscriber = Listening | Watching
 class RoundTrips:
     """Waiting until the broker has handled what it was sent, although it answers nothing.
 
-    A topic that nobody else knows is watched and then subscribed to. When the feedback for it arrives, the broker has
+    A topic with an unguessable name is watched and then subscribed to. When the feedback for it arrives, the broker has
     handled everything before it. ``send`` writes to the broker, ``begun`` is called when a round trip has begun.
     """
 
@@ -409,7 +409,7 @@ class Client:
         try:
             await self._check_broker()
         except ConnectionLost as error:
-            raise ConnectFailed(str(self.address), "it closed the connection before it sent anything") from error
+            raise ConnectFailed(str(self.address), "it closed the connection before sending anything") from error
         except BaseException:
             self._link = None
             link.abort()

@@ -8,4 +8,4 @@ class LocalProtocolError(errors.LocalProtocolError):
 
 
 class RemoteProtocolError(errors.RemoteProtocolError):
-    """Never raised by the decoder: FMQP discards what is wrong and goes on (FMQP-35)."""
+    """Never raised by the decoder: FMQP discards what is wrong and continues (FMQP-35)."""

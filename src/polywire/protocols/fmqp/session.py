@@ -189,7 +189,7 @@ class FmqpSession:
             mark = encoded[0] if isinstance(encoded, bytes) and encoded else 0
             if self._hub.leave_will(client, message, size, mark) is None:
                 return
-            reason = "too many bytes of last wills of all clients"
+            reason = "the last wills of all clients have too many bytes"
         self._hub.fault(client, "FMQP-76", reason, message.body)
 
     def _subscribe(self, frame: Subscribe) -> None:

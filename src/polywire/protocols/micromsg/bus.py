@@ -1,8 +1,7 @@
 """``polywire.connect`` over MicroMsg2: topics, and queues whose messages are acknowledged.
 
-An ack stands for all messages before it, so a consumer that is not done with a message would hold up everything else
-on the connection, and its message could not be given back to its queue. Each queue that is consumed has a connection of
-its own.
+An ack covers all messages before it, so a consumer that has not finished a message would block everything else on the
+connection, and its message could not be returned to its queue. So each consumed queue has its own connection.
 """
 
 import asyncio
@@ -151,7 +150,7 @@ class MicromsgConsumer:
     async def close(self) -> None:
         """Stop: what is not acknowledged goes back to the queue at the end of the connection.
 
-        The hub is notified before, so that messages which nobody has looked at don't count as delivered.
+        The hub is notified before, so that unread messages don't count as delivered.
         """
         self._closed(self)
         with contextlib.suppress(TimeoutError):

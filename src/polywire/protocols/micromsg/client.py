@@ -50,7 +50,7 @@ def connect(
     ``pub-sub``, or a vendor's. ``Peer.agreement`` says what was agreed on. The user and password, or the token, of URL,
     arguments or environment go as ``x-auth``. Raises ``ConnectFailed`` and ``Refused``. ``on_disconnect``, perhaps a
     coroutine function, is called with a ``ConnectionLost`` when the connection ends, unless this side closed it; a peer
-    does not come back.
+    does not reconnect.
     """
     address = parse(url, protocol="micromsg", user=user, password=password, token=token)
     terms = terms_of(address, identity, required, optional, window)
@@ -123,8 +123,8 @@ def serve(
 
     ``required`` are the extensions clients must use, ``optional`` those it suggests; all of MicroMsg2's may be used.
     ``login`` looks at what ``x-auth`` says, and raises ``Failure`` to refuse a client. ``subscribed`` is called for
-    each subscription, and may raise ``Failure`` too. ``joined`` is called with each peer that was let in, and may be a
-    coroutine that goes on with it. ``unix`` is the path of a socket to listen on instead of host and port. Port 0 picks
+    each subscription, and may raise ``Failure`` too. ``joined`` is called with each accepted peer, and may be a
+    coroutine that keeps using it. ``unix`` is the path of a socket to listen on instead of host and port. Port 0 picks
     one; ``url`` has it. When the server is closed, handlers have ``drain_time`` seconds to finish.
 
     A client has ``handshake_time`` seconds for its handshake; one that is silent for ``idle_time`` seconds, and for

@@ -219,9 +219,9 @@ class Terms(Frame):
         asked = [extension.name for extension in (*required, *optional)]
         for name in asked:
             if name not in supported:
-                raise LocalProtocolError(f"asks for {name!r}, which it does not support", rule="MICROMSG-08")
+                raise LocalProtocolError(f"requests {name!r}, which it does not support", rule="MICROMSG-08")
             if asked.count(name) > 1:
-                raise LocalProtocolError(f"asks for {name!r} twice", rule="MICROMSG-164")
+                raise LocalProtocolError(f"requests {name!r} twice", rule="MICROMSG-164")
 
     def accepts(self, name: str) -> bool:
         """Whether a server with these terms may agree on an extension that the client offers as optional."""
@@ -634,7 +634,7 @@ class Connection:
         """
         answer = self._answer
         if answer is None:
-            raise LocalProtocolError(f"no handshake message is due while {self.state.value}", rule="MICROMSG-101")
+            raise LocalProtocolError(f"unexpected handshake message while {self.state.value}", rule="MICROMSG-101")
         return self.send(answer)
 
     def send(self, frame: Frame) -> bytes:
@@ -778,7 +778,7 @@ class Connection:
         event = self._handshake_event(by_client=self.role is Role.SERVER)
         following = TRANSITIONS.get((self.state, event))
         if following is None:
-            return Ended(_error(BAD_HANDSHAKE, f"no {event.value} was due"), "MICROMSG-101")
+            return Ended(_error(BAD_HANDSHAKE, f"unexpected {event.value}"), "MICROMSG-101")
         self._enter(following)
         if event is Event.OFFER:
             self._offer = received

@@ -645,7 +645,7 @@ class Receivers:
         return no_such_destination(destination)
 
     def resume(self) -> None:
-        """The connection has room again, perhaps: let the queues hand out, in turn."""
+        """The connection may have room again: let the queues deliver, in turn."""
         if self._leaving:
             for channel, consumer in list(self._consumers.items()):
                 if consumer.leaving:

@@ -303,7 +303,7 @@ def _settle(future: "asyncio.Future[None]", problem: Exception | None) -> None:
         future.set_result(None)
     else:
         future.set_exception(problem)
-        future.exception()  # nobody may wait for it
+        future.exception()  # it may never be awaited
 
 
 # What a peer receives.
@@ -363,7 +363,7 @@ class _Due:
 class Inflow:
     """What one peer receives: messages in order, acknowledged once the program is done with them.
 
-    An ack stands for all messages up to its number, so one is sent as far as everything before is done. All that
+    An ack covers all messages up to its number, so it is sent once everything before is done. All that
     become due in a turn of the event loop go as one.
     """
 
@@ -520,7 +520,7 @@ class Subscriptions:
             for each in shared
             if not each.condition.clauses or matches(each.condition, message.properties)
         ]
-        for each in found:  # one that nobody reads may leave meanwhile
+        for each in found:  # one that is not read may end meanwhile
             each.inbox.put(message, len(message.payload))
         if found:
             message.ack()
@@ -845,7 +845,7 @@ class Peer(LivePeer):
         """Give a message to the handler, one after another."""
         if self._handler is None or self._draining:
             name = NO_SUCH_DESTINATION if self._handler is None else FORBIDDEN
-            reason = "this peer takes no messages" if self._handler is None else SHUTTING_DOWN
+            reason = "this peer does not accept messages" if self._handler is None else SHUTTING_DOWN
             self._refuse(message, sequence, Failure(name, reason=reason))
             return
         try:
@@ -869,7 +869,7 @@ class Peer(LivePeer):
             self._work.done()
 
     def _refuse(self, message: Received, sequence: int, error: Exception) -> None:
-        """Report a failure with the message's destination and number. Its ack follows, so that the window goes on."""
+        """Report a failure with the message's destination and number. Its ack follows, so that the window moves on."""
         if not isinstance(error, Failure) or error.name not in ENDS_CONNECTION:
             log.error("a handler of MicroMsg2 messages failed", exc_info=error)
             error = Failure(FORBIDDEN, reason="the handler failed")

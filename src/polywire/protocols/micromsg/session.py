@@ -139,7 +139,7 @@ class MicromsgSession:
     def timed_out(self) -> None:
         """MICROMSG-176: the peer took too long for its handshake, or sent nothing for too long: ERROR, then close."""
         if self._joined:
-            self._shut_down("nothing was heard of you for too long")
+            self._shut_down("no data received within the idle timeout")
         else:
             self._shut_down("the handshake took too long", errors.BAD_HANDSHAKE)
 

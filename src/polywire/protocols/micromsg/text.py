@@ -419,7 +419,7 @@ def _is_key(byte: i64) -> bool:
 
 
 def _explained(data: bytes, at: i64, start: i64, end: i64) -> MalformedError:
-    """What ``_scan`` found wrong at a position, in words."""
+    """A description of what ``_scan`` found wrong at a position."""
     rule = PROPERTIES_RULE
     key = data.rfind(b";", start, at) + 1 or start
     if at == end:

@@ -175,7 +175,7 @@ class Client:
                 answer = await self._peer.open(link)
         except TimeoutError as error:
             await _end(link)
-            raise ConnectFailed(str(self.address), f"no CONNACK came in {self._connect_time:g} s") from error
+            raise ConnectFailed(str(self.address), f"no CONNACK received within {self._connect_time:g} s") from error
         except ConnectionLost as error:
             raise ConnectFailed(str(self.address), error.reason) from error
         except BaseException:
@@ -186,7 +186,7 @@ class Client:
             code = answer.return_code
             raise Refused(REFUSALS[code], code=code, temporary=code == SERVER_UNAVAILABLE)
         if self._peer.link is None:
-            raise ConnectFailed(str(self.address), "the server hung up at once")
+            raise ConnectFailed(str(self.address), "the server closed the connection immediately")
 
 
 async def _end(link: Link) -> None:

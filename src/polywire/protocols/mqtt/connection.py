@@ -245,7 +245,9 @@ class PacketIds:
     def take(self, waits_for: int = 0) -> int:
         """An unused id, which is in use from now on. Ids are used in turn, so one that was just freed comes last."""
         if len(self.used) >= self._most:
-            reason = f"{len(self.used)} packets wait for their acknowledgement, and no more than {self._most} may"
+            reason = (
+                f"{len(self.used)} packets are waiting for their acknowledgement, and no more than {self._most} may"
+            )
             raise LocalProtocolError(reason, rule="MQTT-182")
         number = self._last
         while True:
@@ -324,12 +326,12 @@ class Sender:
         return number
 
     def abandon(self, number: int) -> None:
-        """Forget a packet that is never sent again, and whose acknowledgement nobody waits for."""
+        """Forget a packet that is never sent again, and whose acknowledgement is not awaited."""
         if number in self._waiting:
             self._forget(number)
 
     def recall(self, number: int) -> None:
-        """Never send a packet again. With QoS 2 the other side may have it, and is told to release its id."""
+        """Never send a packet again. With QoS 2 the other side may have it, and gets a PUBREL for its id."""
         if self._waiting.get(number) == PUBREC:
             self._unpublish(number)
             self._waiting[number] = PUBCOMP
@@ -449,7 +451,7 @@ class Receipt(Frame):
 
 @final
 class Receiver:
-    """Which QoS 2 publications one side has received and not yet been told to release.
+    """Which QoS 2 publications one side has received and not yet released.
 
     Replies are to be sent in the order they were returned (MQTT-150, MQTT-151). At most ``max_held`` ids are held;
     ``held`` is what was held before a restart.
@@ -472,7 +474,9 @@ class Receiver:
             return Receipt(True, Puback(number))  # MQTT-143: with or without DUP
         held = number in self._held
         if not held and len(self._held) >= self._max_held:
-            reason = f"{len(self._held)} QoS 2 messages wait for their PUBREL, and no more than {self._max_held} may"
+            reason = (
+                f"{len(self._held)} QoS 2 messages are waiting for their PUBREL, and no more than {self._max_held} may"
+            )
             raise RemoteProtocolError(reason, rule="MQTT-183", position=position)
         self._hold(number, RECEIVER[held, PUBLISH])
         return Receipt(not held, Pubrec(number))

@@ -74,7 +74,7 @@ class Outgoing:
         return self._outbox.takes_queued() and self.open() and self._outbox.roomy()
 
     def resume(self) -> None:
-        """MQTT-146: go on where the session's last connection ended. Until then everything waits."""
+        """MQTT-146: continue where the session's last connection ended. Until then everything waits."""
         self._resumed = True
         for frame in self._sender.resume():
             self._outbox.put(self._connection.send(frame))
@@ -361,7 +361,7 @@ class Subscriptions:
             refused: Refused | None = self._hub.refuse(client, SUBSCRIBE, pattern, Refused.DRAINING)
         elif topic_filter.startswith(RESERVED) and topic_filter[1:2] not in {"", "/"}:
             refused = self._hub.forbids(client, SUBSCRIBE, pattern, dollar=False)
-            if refused is None:  # MQTT-202: nothing is ever published there
+            if refused is None:  # MQTT-202: nothing can be published there
                 refused = self._hub.refuse(client, SUBSCRIBE, pattern, Refused.UNSUPPORTED)
         elif is_queue(pattern):
             refused = self._consume(topic_filter, qos)

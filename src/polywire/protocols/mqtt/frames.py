@@ -528,7 +528,7 @@ class Decoder:
     def _measure(self, chunk: bytes, pos: i64, end: i64) -> i64:
         """How many bytes the packet at ``pos`` has, 0 while its fixed header is incomplete.
 
-        ``_head`` is the length of that header. Whatever is wrong with it is found here.
+        ``_head`` is the length of that header. All its errors are found here.
         """
         first: i64 = chunk[pos]
         if self._allowed[first] == 0:

@@ -1,14 +1,14 @@
-"""What outlives an MQTT connection: sessions, with what is stored for clients that are away.
+"""What outlives an MQTT connection: sessions, with what is stored for offline clients.
 
-``MqttSessions`` is the hub's registry of sessions, by client id. A session that its client wants kept stays here while
-the client is away, with subscriptions that store what is published with QoS 1 and 2. It ends when its client says so,
-when the client has been away for too long, or when its own user needs the room for another: a user's sessions never
-make room for those of another user.
+``MqttSessions`` is the hub's registry of sessions, by client id. A persistent session stays here while the client is
+offline, with subscriptions that store what is published with QoS 1 and 2. It ends when its client ends it, when the
+client has been offline for too long, or when its own user needs the space for another: a user's sessions are never
+removed for those of another user.
 
-``Ledger`` writes what the journal must know of a kept session, so that it outlives the hub. Each message due to the
-session has a row of its own, whose offset is the delivery's name from then on: later rows refer to it by that name. The
-messages of queues stay in their queues; of them only the use of a QoS 2 packet id is recorded, under a negative name
-made of the id.
+``Ledger`` writes what the journal must know about a persistent session, so that it outlives the hub. Each message due
+to the session has a row of its own, whose offset is the delivery's name from then on: later rows refer to it by that
+name. The messages of queues stay in their queues; of them only the use of a QoS 2 packet id is recorded, under a
+negative name made of the id.
 """
 
 from collections import OrderedDict, deque
@@ -534,7 +534,7 @@ class MqttSessions:
             table.discard(subscription)
             state.suspended.add(topic_filter)
             words = (
-                "{!r} of MQTT client {!r} of {}, which is away, is not followed: limits.pattern_cost_total is reached"
+                "{!r} of MQTT client {!r} of {}, which is offline, is not active: limits.pattern_cost_total is reached"
             )
             self._hub.warn(
                 PATTERN_COST, words.format(topic_filter[:SHOWN], state.client_id[:SHOWN], _named(state.user))
@@ -552,7 +552,7 @@ class MqttSessions:
         return Regranting(self, list(self.stored.values()), grants)
 
     def regrant_one(self, state: SessionState, topic_filter: str, grants: Grants) -> None:
-        """Suspend one subscription of a stored session, or let it go on."""
+        """Suspend or resume one subscription of a stored session."""
         subscription = state.away.get(topic_filter)
         if subscription is None or state.over:
             return
@@ -570,7 +570,7 @@ class MqttSessions:
             self.keep(state, message, pattern, qos)
 
     def keep(self, state: SessionState, message: Message, pattern: str, qos: int) -> None:
-        """Store a message for a client that is away, if there is room."""
+        """Store a message for an offline client, if there is room."""
         topic = name_for(message.channel, pattern)
         size: i64 = OVERHEAD + i64(len(topic)) + i64(len(message.body))
         owner = self._owner(state.user)
@@ -581,7 +581,7 @@ class MqttSessions:
             or self.octets + size > self.limits.sessions_size
         ):
             self._counters.drop(OFFLINE_FULL)
-            words = "a message on {!r} is not kept for MQTT client {!r} of {}, which is away: there is no room"
+            words = "a message on {!r} is not stored for MQTT client {!r} of {}, which is offline: the limit is reached"
             self._hub.warn(OFFLINE_FULL, words.format(topic, state.client_id, _named(state.user)))
             return
         try:
@@ -676,10 +676,10 @@ class MqttSessions:
         return lost
 
     def _give_up(self, owner: Owner) -> None:
-        """Of one user's sessions, the one that has been away longest makes room for another of the same user."""
+        """Remove the session of this user that has been offline longest, to make room for another one."""
         client_id, state = next(iter(owner.stored.items()))
         lost = self._end_stored(client_id)
-        words = "the stored session of MQTT client {!r} of {} makes room for another of this user; {} messages are lost"
+        words = "the stored session of MQTT client {!r} of {} was replaced by a newer one; {} messages are lost"
         self._hub.warn(SESSION_EXPIRED, words.format(client_id, _named(state.user), lost))
 
     def _wait(self) -> None:
@@ -706,7 +706,7 @@ class MqttSessions:
             lost += self._end_stored(client_id)
             ended += 1
         if ended:
-            words = f"{ended} MQTT sessions ended: their clients were away for longer than limits.session_age"
+            words = f"{ended} MQTT sessions ended: their clients were offline for longer than limits.session_age"
             self._hub.warn(SESSION_AGE, f"{words}; {lost} messages are lost")
         self._wait()
 
@@ -742,7 +742,7 @@ class MqttSessions:
             del self._owners[user]
 
     def _own_name(self) -> str:
-        """MQTT-062: a client id nobody else has."""
+        """MQTT-062: a unique client id."""
         while True:
             self._last_name += 1
             name = f"polywire-{self._last_name}"

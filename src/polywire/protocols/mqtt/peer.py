@@ -349,7 +349,7 @@ class Subscriptions:
         self._claiming = asyncio.get_running_loop().call_later(CLAIM_TIME, self._discard_unclaimed)
 
     def _discard_unclaimed(self) -> None:
-        """Acknowledge and drop what nobody has claimed."""
+        """Acknowledge and drop unclaimed messages."""
         unclaimed, self._unclaimed = self._unclaimed or [], None
         self.discarded += len(unclaimed)
         for _, _, holder in unclaimed:
@@ -542,7 +542,7 @@ class KeepAlive:
         self._timer: asyncio.TimerHandle | None = None
         self._passed = 0
         self._asked = False
-        self._waiting: list[asyncio.Future[None] | None] = []  # one for each PINGREQ; None where nobody waits
+        self._waiting: list[asyncio.Future[None] | None] = []  # one for each PINGREQ; None if it is not awaited
         self.heard = False
 
     def start(self, link: Link) -> None:
@@ -565,7 +565,7 @@ class KeepAlive:
 
     @property
     def awaiting(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """Whether an answer is awaited."""
         return any(pong is not None for pong in self._waiting)
 
     def ping(self) -> "asyncio.Future[None]":
@@ -605,7 +605,7 @@ class KeepAlive:
 
 
 class Peer:
-    """One client, on the link it has at the moment. ``connect`` is what it sends first, ``on_lost`` is told of its end.
+    """One client, on the link it has at the moment. ``connect`` is its first packet, ``on_lost`` is called at its end.
 
     ``session_present``: the server remembered this client when it connected last.
     """
@@ -666,7 +666,7 @@ class Peer:
         if link is not None:
             self.publications.detach(link.leftover)
         if self._connack is not None and not self._connack.done():
-            self._connack.set_exception(ConnectionLost("the server hung up before it answered CONNECT"))
+            self._connack.set_exception(ConnectionLost("the server closed the connection before answering CONNECT"))
         self._on_lost(error)
 
     def fail(self, error: Closed) -> None:

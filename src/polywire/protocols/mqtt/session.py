@@ -98,7 +98,7 @@ class MqttSession:
         self._now = 0  # when the chunk at hand came, for timestamps
         self._heard = 0  # and by the monotonic clock, for keep alive
         self._last = b""  # the newest chunk, to show where it can't be read
-        self._silence = 0  # nanoseconds without a packet after which the client is gone, 0 for ever
+        self._silence = 0  # nanoseconds without a packet after which the client is gone, 0 forever
         self._alarm: Timer | None = None
 
     def received(self, data: bytes) -> None:
@@ -150,7 +150,7 @@ class MqttSession:
         return incoming.owes() or state.waiting_octets != 0 or len(state.deliveries) > 0
 
     def goodbye(self, *, expired: bool = False) -> None:  # noqa: ARG002 - MQTT 3.1.1 has no packet for either
-        """Close: MQTT 3.1.1 has no packet by which a server says goodbye."""
+        """Close: MQTT 3.1.1 has no closing packet for servers."""
         if self._phase != CLOSED:
             self._close()
 
@@ -181,7 +181,7 @@ class MqttSession:
         return DONE
 
     def _waits(self) -> bool:
-        """Whether the login, or a large request, must be done before anything else is handled; ``go_on`` goes on."""
+        """Whether the login, or a large request, must be done before anything else is handled; ``go_on`` continues."""
         work = self._hub.work
         return self._phase == LOGGING_IN or (work.count != 0 and work.busy(self._client.number))
 
@@ -333,7 +333,7 @@ class MqttSession:
     def _listen(self) -> None:
         """MQTT-054: is the client still there? One alarm at a time, set again for the time that is left."""
         self._alarm = None
-        # A client the hub does not read can't be heard: that time does not count.
+        # While the hub does not read a client, the time does not count.
         heard = max(self._heard, self._peer.unread_until)
         left = self._silence - (self._hub.monotonic() - heard)
         if self._phase != CONNECTED:
@@ -404,7 +404,7 @@ class MqttSession:
             outgoing.acknowledged(frame)
 
     def _room(self) -> None:
-        """Everything has been written: go on with what waits."""
+        """Everything has been written: continue with what waits."""
         if self._phase != CONNECTED:
             return
         state = self._state
@@ -559,7 +559,7 @@ class Incoming:
         return refused is None or not is_retried(refused)
 
     def _refuse(self, frame: Publish) -> None:
-        """What can't be taken now: MQTT 3.1.1 says so by not acknowledging, and closing, so that it is sent again."""
+        """Refuse a message for now: MQTT 3.1.1 can only close without acknowledging it, so that it is sent again."""
         if frame.qos == 0:
             return
         if frame.qos == 2:

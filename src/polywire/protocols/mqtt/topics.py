@@ -1,6 +1,6 @@
-"""MQTT's strings, topic names and topic filters: what is valid, what matches what, and the hub's words for it.
+"""MQTT's strings, topic names and topic filters: what is valid, what matches, and how the hub writes them.
 
-Levels are what stands between slashes, empty ones included. ``+`` is one level, ``#`` at the end is any number of
+Levels are separated by slashes and may be empty. ``+`` is one level, ``#`` at the end is any number of
 them. Nothing is normalized: two names are the same when their characters are (MQTT-164).
 """
 
@@ -62,7 +62,7 @@ def filter_problem(raw: bytes) -> tuple[str, str] | None:
 def plain_name(data: bytes, start: i64, end: i64) -> bool:
     """Whether ``data[start:end]`` is a topic name in ASCII, seen without making anything of it.
 
-    False does not mean invalid: ``name_problem`` has the last word on whatever is not plain.
+    False does not mean invalid: ``name_problem`` decides about anything that is not plain ASCII.
     """
     if start == end:
         return False

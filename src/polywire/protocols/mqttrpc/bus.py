@@ -53,7 +53,7 @@ class MqttRpc:
         self._services: dict[str, Serving] = {}
 
     async def call(self, service: str, method: str, body: bytes, seconds: float) -> Message:
-        """Call a service. If nobody offers it, there is nobody to answer: ``Timeout``."""
+        """Call a service. If nobody offers it, the call ends with ``Timeout``."""
         check_service(service)
         if not is_identifier(method):
             require("a method that is no identifier", "mqtt")

@@ -100,7 +100,7 @@ class Stub:
                 try:
                     message.ParseFromString(answer.value or b"")
                 except DecodeError as error:
-                    raise RpcError(502, "bad-response", f"The answer is no {method.response.__name__}.") from error
+                    raise RpcError(502, "bad-response", f"The answer is not a {method.response.__name__}.") from error
                 yield message
 
 
@@ -148,7 +148,7 @@ def read_message(method: Method, value: bytes) -> Message:
     try:
         message.ParseFromString(value)
     except DecodeError as error:
-        raise RpcError(BAD_REQUEST.code, BAD_REQUEST.tag, f"The request is no {method.request.__name__}.") from error
+        raise RpcError(BAD_REQUEST.code, BAD_REQUEST.tag, f"The request is not a {method.request.__name__}.") from error
     return message
 
 

@@ -28,7 +28,7 @@ log = logging.getLogger("polywire.mqttrpc")
 
 
 class State(Enum):
-    """Where a call stands."""
+    """The state of a call."""
 
     IDLE = auto()  # nothing was sent
     OPEN = auto()  # Requests and Responses may still come
@@ -295,7 +295,7 @@ class ClientCalls(Connection):
         return late
 
     def end(self, correlation_id: int) -> None:
-        """Forget a call: nobody waits for it any more."""
+        """Forget a call that is no longer awaited."""
         call = self._calls.get(correlation_id)
         if call is not None:
             self._move(call, State.CLOSED)

@@ -43,7 +43,7 @@ SERVICES_REMEMBERED: Final = 1024
 """How many of the services called last are still checked for late Responses."""
 
 UNKNOWN: Final = "unknown-correlation-id"
-UNAVAILABLE: Final = "Not available, please try again."
+UNAVAILABLE: Final = "Unavailable, please try again."
 
 
 def error_data(error: CallError) -> ErrorData:
@@ -74,7 +74,7 @@ def failed_call(correlation_id: int, error: CallError) -> Response:
 
 
 def hub_response(correlation_id: int, data: ErrorData) -> Response:
-    """MQTTRPC-110: a Response with an error of the hub itself; its body tells it from a service's."""
+    """MQTTRPC-110: a Response with an error of the hub itself; its body distinguishes it from a service's."""
     return Response(correlation_id, HUB_ERROR, b"", data, True)
 
 
@@ -184,7 +184,7 @@ class TopicProvider(Provider):
             self._hub.services.reply(call, END, last=True)
 
     def deserted(self, topic: str) -> None:
-        """The topic, or pattern, has no subscriber any more: calls that nobody receives now have failed."""
+        """The topic, or pattern, has no subscriber any more: calls without a receiver fail now."""
         services = [topic[1:]] if is_literal(topic) else list(self._by_service)
         for service in services:
             calls = self._by_service.get(service)

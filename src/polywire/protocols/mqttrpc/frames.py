@@ -390,7 +390,7 @@ class Decoder:
         return Request(parsed.correlation_id, body.type_url, value, parsed.eos, parsed.timeout, UNITS[unit])
 
     def _response(self, found: Fields, message: bytes) -> Frame:
-        """A Response, or a Request that can be told from one only by its ``type_url``."""
+        """A Response, or a Request that differs from one only in its ``type_url``."""
         parsed = envelope_pb2.Response.FromString(message)
         number: int = parsed.correlation_id
         body = parsed.body

@@ -157,7 +157,7 @@ class Caller:
                     return
         finally:
             if receipt is not None and receipt.withdraw is not None:
-                receipt.withdraw()  # it is still waiting for a connection, and nobody for its answer
+                receipt.withdraw()  # it is still waiting for a connection, and its answer is no longer awaited
             if sender is not None:
                 sender.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -189,7 +189,7 @@ class Caller:
                     self._calls.send(request)
                 await self._publish(request)
             if not started:
-                error = LocalProtocolError(f"the stream of requests to {method} has no element", rule="MQTTRPC-95")
+                error = LocalProtocolError(f"the stream of requests to {method} is empty", rule="MQTTRPC-95")
                 answers.put_nowait(error)
             elif not last:
                 end = Request(number, eos=True)
@@ -227,7 +227,7 @@ class Caller:
             return
         if answers.qsize() >= MAX_WAITING:
             self._calls.end(number)
-            answers.put_nowait(RpcError(413, "overrun", "More answers wait than can be kept; take them faster."))
+            answers.put_nowait(RpcError(413, "overrun", "Too many answers are waiting; read them faster."))
         else:
             answers.put_nowait(frame)
 

@@ -42,7 +42,7 @@ LATE: Final = "late"
 
 @final
 class TopicCall(Caller):
-    """The publisher of a Request. ``digest`` tells a repeated Request from the next one of a stream."""
+    """The publisher of a Request. ``digest`` distinguishes a repeated Request from the next one of a stream."""
 
     def __init__(self, requests: "TopicRequests", topic: str, correlation_id: int, client: int, digest: int) -> None:
         self._requests: Final = requests

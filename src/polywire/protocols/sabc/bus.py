@@ -286,7 +286,7 @@ class RemoteHub:
             method = header(message.headers, METHOD) or ""
             return handler(Request(service, method, asked.body, asked.headers, asked.content_type))
         if self._others is None:
-            raise Failure(NOT_FOUND, "nobody takes messages here")
+            raise Failure(NOT_FOUND, "messages are not accepted here")
         return self._others(request)
 
 

@@ -121,7 +121,7 @@ async def open_peer(
                 link.abort()
                 raise
     except TimeoutError as error:
-        raise ConnectFailed(str(address), f"no session came within {connect_time:g} s") from error
+        raise ConnectFailed(str(address), f"no session was opened within {connect_time:g} s") from error
 
 
 def credentials(address: Address, client_id: str | None = None) -> tuple[str, str | None]:

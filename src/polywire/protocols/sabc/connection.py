@@ -44,8 +44,8 @@ from polywire.protocols.sabc.frames import (
 from polywire.protocols.sabc.headers import CONNECT, CONNECTED, DISCONNECT, DISCONNECTING, ERROR, MESSAGE
 from polywire.wire.frame import Discarded, Frame, Role
 
-IDLE: Final = "nothing was heard of you for too long"
-NO_CONNECT: Final = "the CONNECT took too long"
+IDLE: Final = "no data received within the idle timeout"
+NO_CONNECT: Final = "no CONNECT received in time"
 
 
 class State(Enum):
@@ -175,7 +175,7 @@ NAMES: Final[dict[type[Frame], str]] = {
 
 
 def new_session_id() -> str:
-    """SABC-35: an id nobody can guess, 128 random bits in 22 characters."""
+    """SABC-35: an unguessable id, 128 random bits in 22 characters."""
     return token_urlsafe(16)
 
 

@@ -299,7 +299,7 @@ def encode(frame: Frame) -> bytes:
         if frame.session_expiry is not None:
             date = http_date(frame.session_expiry)
             if date is None:
-                raise LocalProtocolError(f"{frame.session_expiry} is no time in years 1 to 9999", rule="SABC-36")
+                raise LocalProtocolError(f"{frame.session_expiry} is not a time in the years 1 to 9999", rule="SABC-36")
             pairs.append((SESSION_EXPIRY, date))
             lines.append("session-expiry::" + date)
         return _head(lines, pairs, frame.headers) + b"\r\n\r\n\0"
@@ -332,7 +332,7 @@ def split(message: Message, max_frame: int) -> list[Message]:
         body, headers = to_base64(body), (*headers, (CONTENT_ENCODING, BASE64))
         cuts = _cuts(message, headers, body, max_frame)
     if cuts is None:
-        raise LocalProtocolError("the body has no place where it can be cut", rule="SABC-129")
+        raise LocalProtocolError("the body can't be split anywhere", rule="SABC-129")
     frames = []
     for i in range(len(cuts) - 1):
         more = i < len(cuts) - 2

@@ -268,7 +268,9 @@ def parse_head(raw: bytes, max_headers: i64) -> Head:
     count: i64 = len(lines) - 1
     kind = KINDS.get(lines[0])
     if kind is None:
-        raise Refused(MALFORMED, "SABC-88", f"{shown(lines[0])} is no command; the commands are {', '.join(COMMANDS)}")
+        raise Refused(
+            MALFORMED, "SABC-88", f"{shown(lines[0])} is not a command; the commands are {', '.join(COMMANDS)}"
+        )
     if count == 0:
         raise Refused(MALFORMED, "SABC-86", f"the {lines[0]} frame has no header")
     if count > max_headers:

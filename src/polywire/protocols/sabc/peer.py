@@ -331,7 +331,7 @@ class Requests:
         if self.draining:
             self._refuse(whole, Failure(DRAINING))
         elif self.handler is None:
-            self._refuse(whole, Failure(NOT_FOUND, "nobody takes messages here"))
+            self._refuse(whole, Failure(NOT_FOUND, "messages are not accepted here"))
         elif self.work.due >= self._limit:
             self._refuse(whole, Failure(LIMIT, f"{self._limit} messages are being handled already"))
         else:

@@ -98,7 +98,7 @@ class SabcSession:
         self._pull()
 
     def lost(self) -> None:
-        """The connection has ended, for whatever reason."""
+        """The connection has ended, for any reason."""
         for cut in self._connection.finish():
             self._hub.fault(self._client, cut.rule, cut.reason, cut.raw, cut.size)
         self._over = True
@@ -261,7 +261,7 @@ class SabcSession:
         elif self._hub.unserve(self._client, name):
             self._answers.accept(whole)
         else:
-            self._answers.refuse(whole, errors.NOT_FOUND, f"you don't offer the service {name!r}", UNKNOWN)
+            self._answers.refuse(whole, errors.NOT_FOUND, f"you do not offer the service {name!r}", UNKNOWN)
 
     def _subscribe(self, destination: str, whole: Whole) -> None:
         client = self._client
@@ -329,9 +329,9 @@ class SabcSession:
             case Refused.LIMIT:
                 code = errors.LIMIT
                 if op == CALL:
-                    text = f"{self._limits.in_flight} of your calls are under way already"
+                    text = f"the limit of {self._limits.in_flight} calls in flight is reached"
                 else:
-                    text = f"you have {self._limits.subscriptions} subscriptions already"
+                    text = f"the limit of {self._limits.subscriptions} subscriptions is reached"
             case (
                 Refused.PATTERN_COST
                 | Refused.NAMES_SIZE

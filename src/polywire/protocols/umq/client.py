@@ -122,7 +122,7 @@ async def open_peer(
                 link.abort()
                 raise
     except TimeoutError as error:
-        raise ConnectFailed(str(address), f"no welcome came within {connect_time:g} s") from error
+        raise ConnectFailed(str(address), f"no welcome received within {connect_time:g} s") from error
 
 
 def credentials(address: Address) -> str:
@@ -152,7 +152,7 @@ def serve(
     """A server whose calls ``handler`` answers: ``async with`` it, or ``await`` it and close it yourself.
 
     ``greet`` sees what each client brings with its ``H``, and may raise ``Rejected``. ``joined`` is called with each
-    peer once it is welcomed, and may be a coroutine that goes on with it. Port 0 picks a free one, which is in
+    accepted peer, and may be a coroutine that keeps using it. Port 0 picks a free one, which is in
     ``url``. When the server is closed, requests in progress are answered first, within ``drain_time`` seconds; then
     every client gets ``F``, code 10.
 

@@ -55,7 +55,7 @@ MAX_ATTRIBUTES: Final = 256
 MAX_SIZE: Final = 1024 * 1024
 """Characters and bytes of all attributes of a connection."""
 
-IDLE: Final = "nothing was heard of you for too long"
+IDLE: Final = "no data received within the idle timeout"
 
 Waiter = TypeVar("Waiter")
 Function = TypeVar("Function")
@@ -303,8 +303,8 @@ class IncomingCalls:
 class OutgoingCalls(Generic[Waiter]):
     """This side's requests that the peer still has to answer, each with what waits for it.
 
-    Ids count upwards and are not used twice, so the answer to a request that was given up finds nobody. ``ignored``
-    counts the answers nobody waited for.
+    Ids count upwards and are not used twice, so a late answer to an abandoned request is ignored. ``ignored``
+    counts unexpected answers.
     """
 
     def __init__(self, *, limit: int = MAX_IN_FLIGHT) -> None:
@@ -350,7 +350,7 @@ class OutgoingCalls(Generic[Waiter]):
 
 
 class Callbacks(Generic[Function]):
-    """Callback ids and what they stand for, from ``register`` to ``unregister`` or the connection's end (UMQ-105)."""
+    """Callback ids and their functions, from ``register`` to ``unregister`` or the connection's end (UMQ-105)."""
 
     def __init__(self, *, limit: int = MAX_CALLBACKS) -> None:
         self.limit: Final = limit
@@ -485,7 +485,7 @@ TOPIC_TRANSITIONS: Final[dict[tuple[TopicState, TopicEvent], tuple[TopicState, A
 class Subscriptions:
     """The topics this side has subscribed to: at most ``limit``, and ``max_refused`` ids it never asked for.
 
-    ``ignored`` counts ``D`` for unknown topics, ``dropped`` the updates that reach nobody.
+    ``ignored`` counts ``D`` for unknown topics, ``dropped`` the updates without a subscriber.
     """
 
     def __init__(self, *, limit: int = MAX_TOPICS, max_refused: int = MAX_REFUSED) -> None:
@@ -767,7 +767,7 @@ class Connection(Generic[Waiter, Function]):
         self._arrived.clear()
 
     def _noted(self, frame: Frame) -> bool:
-        """Enter a frame into the table it belongs to. False: nobody has to act on it."""
+        """Enter a frame into the table it belongs to. False if it needs no action."""
         if isinstance(frame, (Call, Callback)):
             self.reply = self._refusal(frame)
         elif isinstance(frame, TopicUpdate):

@@ -243,7 +243,7 @@ class TopicWriter:
 
 @final
 class UmqSubscription(Subscription):
-    """A topic id that stands for the channels of a pattern. UMQ-132: a group of its own, so each id gets its update."""
+    """A topic id for the channels of a pattern. UMQ-132: a group of its own, so each id gets its update."""
 
     def __init__(self, pattern: str, client: Client, group: int, writer: TopicWriter) -> None:
         super().__init__(pattern, client.outbox, group)

@@ -227,7 +227,7 @@ def decode_json(decoder: msgspec.json.Decoder[T], text: str | msgspec.Raw, what:
     try:
         return decoder.decode(text)
     except RecursionError:
-        raise MethodError(f"{what}: the JSON is nested too deep", rule=rule) from None
+        raise MethodError(f"{what}: the JSON is nested too deeply", rule=rule) from None
     except UnicodeEncodeError:
         raise MethodError(f"{what}: the text can't be written as UTF-8", rule=rule) from None
     except msgspec.MsgspecError as error:
@@ -465,7 +465,7 @@ def _write(method: Method, attachments: Sequence[bytes]) -> Payload:
 def _headers(headers: tuple[tuple[str, Header], ...]) -> dict[str, Header] | None:
     for name, value in headers:
         if isinstance(value, float) and not isfinite(value):
-            raise MethodError(f"header {shown(name)} is {value}, which JSON can't say", rule="UMQ-125")
+            raise MethodError(f"header {shown(name)} is {value}, which JSON can't represent", rule="UMQ-125")
     return dict(headers) or None
 
 

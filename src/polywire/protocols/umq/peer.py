@@ -277,7 +277,7 @@ async def _made(attachable: Attachable) -> Frame:
 
 
 def give_up(attachable: Attachable) -> None:
-    """Let go of one that nobody will await."""
+    """Discard one that will not be awaited."""
     if iscoroutine(attachable):
         attachable.close()
     elif isinstance(attachable, asyncio.Future):
@@ -369,8 +369,7 @@ class Publication:
 class Topics:
     """The topics of one peer, in both directions.
 
-    The subscriber chooses the topic's id and tells it to the publisher in a request of its own making; UMQ does not
-    say how.
+    The subscriber chooses the topic's id and sends it to the publisher in a request; UMQ does not specify how.
     """
 
     def __init__(self, connection: Connection[Any, Any], sender: Sender, intake: Intake) -> None:
@@ -610,7 +609,7 @@ class Peer(LivePeer):
         self.fail(FatalCode.SHUTTING_DOWN)
 
     def timed_out(self) -> None:
-        """UMQ-137: a client took too long, for its handshake or to be heard of."""
+        """UMQ-137: a client took too long, for its handshake or while idle."""
         if self._last(self._connection.time_out()):
             self._hang_up()
 

@@ -156,7 +156,7 @@ class UnfinishedMessages:
         self._held = 0
 
     def _too_much(self) -> MethodError:
-        reason = f"messages that wait for attachments hold more than {self._limit} bytes"
+        reason = f"messages that are waiting for attachments have more than {self._limit} bytes"
         return MethodError(reason, rule="UMQ-151", code=FatalCode.LIMIT_EXCEEDED)
 
 
@@ -232,7 +232,7 @@ class UmqSession:
                 self._peer.close(too_big=error.rule == TOO_BIG)
 
     def lost(self) -> None:
-        """The connection has ended, for whatever reason."""
+        """The connection has ended, for any reason."""
         self._connection.lost()
         self._release()
         book_of(self._hub).pop(self._client.number, None)
@@ -266,7 +266,7 @@ class UmqSession:
             self._fatal(FatalCode.SHUTTING_DOWN)
 
     def timed_out(self) -> None:
-        """UMQ-137: the peer took too long, for its handshake or to be heard of: ``F`` with code 9."""
+        """UMQ-137: the peer took too long, for its handshake or while idle: ``F`` with code 9."""
         if self._last(self._connection.time_out()):
             self._peer.close()
 
@@ -474,7 +474,7 @@ class UmqSession:
     def _publish(self, call_id: int, method: Publish, attachments: tuple[Attached, ...]) -> None:
         body, rest, failed = assembled(method.body, attachments)
         if failed and (method.retain or is_queue(method.channel)):
-            raise MethodError("what is queued or retained needs a body, and that failed", rule="UMQ-155")
+            raise MethodError("a queued or retained message needs a body, and its body failed", rule="UMQ-155")
         message = Message(
             method.channel,
             body,
@@ -516,7 +516,7 @@ class UmqSession:
     def _subscribe(self, call_id: int, method: SubscribeTopic) -> None:
         check_name(method.pattern, "pattern", "UMQ-112")
         if "**" in method.pattern.split("/")[:-1]:
-            raise MethodError("'**' stands at the end of a pattern only; '*' is one level", rule="UMQ-112")
+            raise MethodError("'**' is only allowed at the end of a pattern; '*' is one level", rule="UMQ-112")
         pattern = from_stars(method.pattern)
         if pattern.startswith(QUEUE_PREFIX) and not is_literal(pattern):
             raise MethodError("a queue is consumed by its name, not by a pattern", rule="UMQ-150")
@@ -586,7 +586,7 @@ def answer_to(refused: Refused) -> tuple[FatalCode, str]:
         case Refused.SERVICE_CHANNEL:
             return FatalCode.FORBIDDEN, "channels under $ are the hub's own"
         case Refused.RETAINED_FULL:
-            return FatalCode.LIMIT_EXCEEDED, "no room for another retained message"
+            return FatalCode.LIMIT_EXCEEDED, "the limit on retained messages is reached"
         case (
             Refused.TOO_MANY_QUEUES
             | Refused.LIMIT
