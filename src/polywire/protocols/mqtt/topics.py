@@ -71,7 +71,7 @@ def plain_name(data: bytes, start: i64, end: i64) -> bool:
         word: i64 = read_i64_le(data, at)
         if word & TOPS != 0:
             return False
-        # With all top bits clear, nothing here overflows, and a top bit comes up where an byte of the word is zero.
+        # With all top bits clear, nothing here overflows, and a top bit comes up where a byte of the word is zero.
         plus: i64 = word ^ PLUSES
         hash_: i64 = word ^ HASHES
         if (((word - LOWS) & ~word) | ((plus - LOWS) & ~plus) | ((hash_ - LOWS) & ~hash_)) & TOPS != 0:
