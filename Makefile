@@ -1,4 +1,4 @@
-# Every target sets up what it needs; `make` alone lists them.
+# Every target sets up what it needs; `make` alone lists the targets.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -21,7 +21,7 @@ BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
-setup: $(BUILT) ## make .venv with everything the other targets need, compiled modules included
+setup: $(BUILT) ## create .venv with everything the other targets need, including compiled modules
 	@tools/debian-packages
 	@$(BIN)/python -c 'import polywire; c = polywire.compiled(); print(f"polywire {polywire.__version__} in $(VENV): {sum(c.values())} of {len(c)} hot modules compiled")'
 
@@ -49,12 +49,12 @@ $(BUILT): $(INSTALLED) $(HOT_SOURCES)
 	@find src -name "*.so" -exec touch {} + # an unchanged module is not rebuilt, but is up to date
 	@touch $@
 
-build: $(BUILT) ## compile the hot modules in place (POLYWIRE_PURE=1: not)
+build: $(BUILT) ## compile the hot modules in place (not with POLYWIRE_PURE=1)
 
-proto: $(INSTALLED) ## generate the protobuf modules anew from their .proto files
+proto: $(INSTALLED) ## generate the protobuf modules from their .proto files
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src $$(find src -name '*.proto')
 
-test: setup ## run all tests, the conformance table and a few seconds of fuzzing; TESTS=… runs only those
+test: setup ## run all tests, the conformance table and a few seconds of fuzzing; TESTS=… selects tests
 	@$(BIN)/python -m pytest -n $(WORKERS) $(or $(TESTS),--conformance)
 
 lint: $(INSTALLED) ## ruff, mypy strict, import contracts, import cycles
@@ -64,11 +64,11 @@ lint: $(INSTALLED) ## ruff, mypy strict, import contracts, import cycles
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tools/import_cycles.py
 
-format: $(INSTALLED) ## let ruff fix and format the code
+format: $(INSTALLED) ## fix and format the code with ruff
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-docs: $(BUILT) ## write the parts of the documentation that are made from the code
+docs: $(BUILT) ## generate the parts of the documentation that come from the code
 	@$(BIN)/python -m tests.docs.configuration_tables
 	@POLYWIRE_PURE=1 $(BIN)/python -m tests.docs.public_names
 	@POLYWIRE_PURE=1 $(BIN)/python -m tests.docs.python_reference
@@ -91,10 +91,10 @@ faults: setup ## attack the hub, and kill it KILLS (default 1000) times amid oth
 	@$(BIN)/python -m faults attacks
 	@$(BIN)/python -m faults kills --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
-soak: setup ## churn on all protocols for MINUTES (default 20); memory has to stay flat
+soak: setup ## churn on all protocols for MINUTES (default 20); memory must stay flat
 	@$(BIN)/python -m faults soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-bench: bench-wire bench-hub bench-journal bench-clients bench-pipeline ## run all benchmarks there are
+bench: bench-wire bench-hub bench-journal bench-clients bench-pipeline ## run all benchmarks
 
 bench-wire: setup ## ns per frame of each codec, compiled and interpreted
 	@$(BIN)/python -m benchmarks.wire
@@ -108,14 +108,14 @@ bench-journal: setup ## the journal against none, nats-server and Mosquitto; sta
 bench-clients: setup ## our clients against aiomqtt, nats-py and grpc.aio; how long the import takes
 	@$(BIN)/python -m benchmarks.clients
 
-bench-pipeline: setup ## the journal into tables: throughput, delay, what a step without rows costs
+bench-pipeline: setup ## the pipeline: throughput, delay, cost of a step without rows
 	@$(BIN)/python -m benchmarks.pipeline
 
-demo: setup ## a story over all five protocols, killed hub included, and the Spark tables of what happened
+demo: setup ## run a demo over all five protocols, including a killed hub, and show the Spark tables
 	@rm -rf build/demo
 	@$(BIN)/polywire demo --folder build/demo
 
-run: setup ## hub and pipeline on loopback until Ctrl-C, with no traffic of their own; data in the folder data
+run: setup ## run hub and pipeline on loopback until Ctrl-C, without traffic; data in the directory data
 	@$(BIN)/polywire demo --run --folder data
 
 package: $(INSTALLED) ## wheel and sdist into dist, each installed and used in an empty environment
@@ -125,7 +125,7 @@ package: $(INSTALLED) ## wheel and sdist into dist, each installed and used in a
 	@PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist dist/*-linux_*.whl && rm dist/*-linux_*.whl
 	@$(BIN)/python tools/smoke_package.py dist
 
-clean: ## remove everything the other targets made
+clean: ## remove everything the other targets created
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache fuzz/corpus fuzz/crashes
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@find src -name '*.so' -delete
