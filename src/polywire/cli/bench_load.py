@@ -45,7 +45,7 @@ class Histogram:
         self.most = 0
 
     def add(self, nanoseconds: int) -> None:
-        """One more took so long."""
+        """Count one latency."""
         value = max(nanoseconds, 0)
         if value < self.least or self.count == 0:
             self.least = value
@@ -369,7 +369,7 @@ def result_json(bench: Bench, version: str) -> dict[str, Any]:
 
 
 def result_lines(bench: Bench) -> Iterator[str]:
-    """The same for people."""
+    """The result as text."""
     load, tally = bench.load, bench.tally
     seconds = tally.seconds or 1e-9
     yield from summary(bench)

@@ -123,7 +123,7 @@ class RowWriter(Protocol):
         """Write the rows of a batch."""
 
     def close(self) -> None:
-        """There are no more."""
+        """End the output."""
 
 
 def make_writer(form: str, columns: list[str] | None) -> RowWriter:
@@ -146,7 +146,7 @@ class TextRows:
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Nothing to do: every line is written at once."""
 
 
 class ArrowRows:
@@ -164,7 +164,7 @@ class ArrowRows:
         self._stream.flush()
 
     def close(self) -> None:
-        """The mark of the end."""
+        """Write the end-of-stream marker."""
         self._writer.close()
         self._stream.flush()
 

@@ -134,7 +134,7 @@ class Statistics:
                 self.channel_octets[row["channel"]] += row["size_sum"]
 
     def as_json(self, top: int) -> dict[str, Any]:
-        """For programs."""
+        """The statistics for JSON."""
         return {
             "rows": self.rows,
             "octets": self.octets,
@@ -152,7 +152,7 @@ class Statistics:
         }
 
     def lines(self, top: int) -> Iterator[str]:
-        """For people."""
+        """The statistics as text."""
         yield f"rows      {self.rows}"
         yield f"bytes     {self.octets}"
         if self.first_time is None or self.last_time is None:

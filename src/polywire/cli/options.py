@@ -127,7 +127,7 @@ class Connection:
     default: str = DEFAULT_URL
 
     def at(self, url: str) -> "Connection":
-        """The same, elsewhere."""
+        """The same connection with another URL."""
         return replace(self, url=url)
 
     def open(self) -> "Opening[Bus]":

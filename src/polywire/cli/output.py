@@ -122,7 +122,7 @@ class Printer:
         self._waiting: list[bytes] = []
 
     def put(self, message: "Message") -> None:
-        """Write one, soon."""
+        """Queue one message for writing."""
         received = datetime.now(UTC) if self._form is Form.json else None
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self.flush)
@@ -166,7 +166,7 @@ class Rate:
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Seconds since the start."""
         return self._clock() - self._begun
 
     @property

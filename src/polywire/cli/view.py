@@ -63,7 +63,7 @@ class View:
         self.octets = 0
 
     def put(self, message: "Message") -> None:
-        """One more has come."""
+        """Count and show one message."""
         size = len(message.body)
         self.messages += 1
         self.octets += size
@@ -77,11 +77,11 @@ class View:
         self._last.append((self._wall(), message))
 
     def sample(self) -> None:
-        """Some time has passed."""
+        """Update the rate."""
         self._rate.sample(self.messages)
 
     def summary(self) -> str:
-        """All of it in one line."""
+        """A summary in one line."""
         channels = f"{len(self._channels)} {'channel' if len(self._channels) == 1 else 'channels'}"
         return (
             f"{self.messages} messages, {short(self.octets, 'B')} from {channels} "

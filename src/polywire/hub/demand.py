@@ -179,7 +179,7 @@ class _Telling(Job):
         self._watchers: list[Watcher] = []
 
     def step(self) -> int:
-        """Tell some."""
+        """Notify some watchers."""
         demand = self._demand
         if not self._watchers:
             topic = demand.next_untold()

@@ -1051,7 +1051,7 @@ class _Regranting(Job):
         self._left: list[object] | None = None
 
     def step(self) -> int:
-        """Look at one of them."""
+        """Update one of the client's entries."""
         client = self._client
         if self._left is None:
             services = self._hub.services.offers_of(client)
@@ -1077,7 +1077,7 @@ class Forwardable(TopicFilter):
         return self._grants.may_publish(channel)
 
     def tries(self) -> list[Trie[str]]:
-        """Their rights."""
+        """The tries of its publish rights."""
         return self._grants.publish_tries()
 
 

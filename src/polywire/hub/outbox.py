@@ -54,7 +54,7 @@ class Timer(Protocol):
     """Something that will happen unless it is cancelled."""
 
     def cancel(self) -> None:
-        """Let it not happen."""
+        """Cancel the call."""
 
 
 Later = Callable[[float, Callable[[], None]], Timer]
@@ -71,7 +71,7 @@ class Link(Protocol):
         """Take nothing more from the peer until ``resume_reading`` has been called as often."""
 
     def resume_reading(self) -> None:
-        """The way back."""
+        """Continue reading from the peer."""
 
     def overflow(self) -> None:
         """The peer reads too slowly, and the policy is to disconnect it."""
@@ -82,16 +82,16 @@ class Nowhere:
     """The transport of those who have none."""
 
     def send(self, chunks: list[bytes | memoryview]) -> None:
-        """Write nothing."""
+        """Discard the data."""
 
     def pause_reading(self) -> None:
-        """Nothing is read."""
+        """Nothing to pause."""
 
     def resume_reading(self) -> None:
-        """Nothing is read."""
+        """Nothing to resume."""
 
     def overflow(self) -> None:
-        """Nothing is written."""
+        """Nothing can overflow."""
 
 
 NOWHERE: Final = Nowhere()

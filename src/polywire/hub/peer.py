@@ -85,7 +85,7 @@ class Peer(Protocol):
         """
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Close the connection immediately."""
 
 
 class Session(Protocol):
@@ -137,4 +137,4 @@ class GoesOn(Protocol):
     """A session that keeps what is behind a large request until that is done."""
 
     def go_on(self) -> None:
-        """It is done."""
+        """Continue after the request is done."""

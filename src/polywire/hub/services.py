@@ -187,7 +187,7 @@ class Services:
         return offered is not None and service in offered
 
     def offer_count(self, owner: object) -> int:
-        """How many there are."""
+        """How many services this owner offers."""
         offered = self._offered.get(owner)
         return 0 if offered is None else len(offered)
 

@@ -162,7 +162,7 @@ class Placed(Rows, Protocol):
 
     @property
     def position(self) -> int:
-        """Where it begins."""
+        """The position of its first byte."""
 
     @property
     def end(self) -> int:

@@ -121,7 +121,7 @@ class WriterLock:
             os.pwrite(self._descriptor, msgspec.json.encode(Holder(os.getpid(), node)) + b"\n", 0)
 
     def release(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 

@@ -178,7 +178,7 @@ class AgeClock:
         self._level = logging.INFO  # at a start it just means that the hub was away for a while
 
     def now(self) -> datetime:
-        """The time it is."""
+        """The time by which ages are measured."""
         wall, monotonic = self._wall(), self._monotonic()
         jump = wall - monotonic - self._ahead
         if jump > JUMP_SECONDS:

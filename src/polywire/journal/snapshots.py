@@ -252,7 +252,7 @@ class _Checked:
         self.crc = 0
 
     def write(self, octets: Any) -> int:
-        """Write all of it."""
+        """Write, and update the checksum."""
         self.crc = zlib.crc32(octets, self.crc)
         self._file.write(octets)
         self._due += len(octets)
@@ -263,7 +263,7 @@ class _Checked:
         return len(octets)
 
     def flush(self) -> None:
-        """Nothing is held here."""
+        """Nothing to flush: nothing is buffered here."""
 
     def close(self) -> None:
         """The file is closed by its owner."""

@@ -166,19 +166,19 @@ class RemoteFile(io.RawIOBase):
         self._block_at = 0
 
     def readable(self) -> bool:
-        """Yes."""
+        """Always true."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
+        """Always true."""
         return True
 
     def tell(self) -> int:
-        """Where it is."""
+        """The current position."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go somewhere else."""
+        """Change the position."""
         if whence == io.SEEK_END:
             offset += self.size()
         elif whence == io.SEEK_CUR:
@@ -204,11 +204,11 @@ class RemoteFile(io.RawIOBase):
         return octets
 
     def readall(self) -> bytes:
-        """All that is left."""
+        """Read the rest of the file."""
         return self.read()
 
     def readinto(self, buffer: Any) -> int:
-        """Into a buffer."""
+        """Read into a buffer."""
         octets = self.read(len(buffer))
         buffer[: len(octets)] = octets
         return len(octets)

@@ -23,7 +23,7 @@ class PolywireFormat(DataSource):
         return spark_schema(SourceOptions.read(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """To read what there is."""
+        """A reader for batches."""
         return BatchReader(SourceOptions.read(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name

@@ -460,7 +460,7 @@ class Lake:
         return Folder(self.path, self.path / PARTS / table, f"{table}-parts")
 
     def _finished(self, table: str) -> Folder:
-        """Where people look."""
+        """The directory of the finished table."""
         return Folder(self.path, self.path / table, table)
 
 

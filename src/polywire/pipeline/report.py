@@ -124,7 +124,7 @@ def bars(rows: Sequence[Bar], parts: Sequence[str], unit: str) -> str:
 
 
 def legend(names: Sequence[tuple[str, int]]) -> str:
-    """Which colour is what."""
+    """A legend of names and colours."""
     keys = "".join(f'<span><i class="k{colour % COLOURS}"></i>{escape(name)}</span>' for name, colour in names)
     return f'<p class="legend">{keys}</p>'
 
@@ -379,7 +379,7 @@ def page(data: ReportData, now: datetime) -> str:
 
 
 def _tiles(data: ReportData) -> str:
-    """The figures on top."""
+    """The totals at the top of the page."""
     totals = data.totals
     failed = totals["failed"] / totals["calls"] if totals["calls"] else 0.0
     figures = [

@@ -72,7 +72,7 @@ class Failure:
 
 
 def failure_of(error: Any) -> Failure:
-    """What an error means."""
+    """Classify an error: its reason, and whether it is temporary."""
     return Failure(reason_of(error), any(re.search(words, str(error)) for words in PASSING))
 
 

@@ -29,7 +29,7 @@ Rows = Callable[[DataFrame], DataFrame]
 
 ALL_COLUMNS: Final = tuple(PLAIN_SCHEMA.names)
 LIGHT_COLUMNS: Final = tuple(name for name in ALL_COLUMNS if name not in {"body", "attachments"})
-"""All but what is large."""
+"""All columns except the large ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Waiting:
 
     @staticmethod
     def from_bytes(data: bytes, clock: int) -> "Waiting":
-        """The way back."""
+        """Decode what ``to_bytes`` returned."""
         return Waiting(unpacked([data] if data else []), clock)
 
 

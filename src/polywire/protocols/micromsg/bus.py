@@ -95,11 +95,11 @@ class MicromsgConnection(PeerConnection[Peer]):
         raise NotImplementedError(service, handler)
 
     async def withdraw(self, service: str) -> None:
-        """As above."""
+        """Not supported by MicroMsg2."""
         raise NotImplementedError(service)
 
     async def call(self, service: str, method: str, body: bytes, options: Options, seconds: float) -> Message:
-        """As above."""
+        """Not supported by MicroMsg2."""
         raise NotImplementedError(service, method, body, options, seconds)
 
     async def ping(self) -> None:
