@@ -319,8 +319,8 @@ class Outgoing(Generic[What]):
     def _blame(self, lost: ConnectionLost, in_flight: Sequence[Entry[What]]) -> Entry[What] | None:
         """Fail the message that ended the connection, where it is known which one did."""
         if not in_flight:
-            if self._waiting and self._waiting[0].doubt is not None:
-                self._waiting[0].doubt.alone = 0  # connections end without it, too
+            for entry in self._waiting:  # connections end without any of them, too
+                entry.doubt = None
             return None
         largest = max(in_flight, key=lambda entry: entry.size)
         is_large = largest.size >= LARGE
