@@ -280,10 +280,10 @@ def test_a_strict_hub_takes_nothing_while_the_disk_fails(tmp_path: Path) -> None
         house.publish(b"x")
         house.wait_for("me")
         await house.heard("me failed")
-        assert house.hub.refusing()
+        assert house.journaling.failed
         assert house.publish(b"y", acknowledged=False) is Refused.UNAVAILABLE
         house.log.mend()
-        await house.until(lambda: not house.hub.refusing())
+        await house.until(lambda: not house.journaling.failed)
         await house.journaling.close()
 
     run(work())

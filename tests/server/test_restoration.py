@@ -127,7 +127,7 @@ def test_a_message_in_a_queue_comes_back_with_its_retain_flag(life: Life) -> Non
     client = life.broker.client()
     client.send(Publish("queue/q", b"1", retain=True), Publish("queue/q", b"2"))
     again = life.again()
-    assert [message.retain for message in again.hub.queue("q").contents()] == [True, False]
+    assert [message.retain for message in contents(again.hub.queue("q"))] == [True, False]
 
 
 @pytest.mark.rule("FMQP-59")
