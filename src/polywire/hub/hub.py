@@ -426,27 +426,23 @@ class Hub:
                 self._fan_out(run, runs, route.subscriptions, NONE_REFUSED)
             return True
         outboxes = route.raw(client.protocol)
-        refused = self._write(run, client, outboxes) if outboxes else NONE_REFUSED
+        refused = NONE_REFUSED
+        if outboxes:
+            data: bytes | memoryview
+            if run.end - run.start < JOIN_BELOW:
+                data = run.data[run.start : run.end]
+            else:  # not copied, at the price of keeping the whole chunk alive until it is written
+                data = memoryview(run.data)[run.start : run.end]
+            for outbox in outboxes:
+                if not outbox.offer(data):
+                    if refused is NONE_REFUSED:
+                        refused = []
+                    refused.append(outbox)
+            client.counters.messages_out += run.count * (len(outboxes) - len(refused))
         cooked = route.cooked(client.protocol)
         if cooked or refused:
             self._fan_out(run, runs, cooked, refused)
         return True
-
-    def _write(self, run: Run, client: Client, outboxes: list[Outbox]) -> list[Outbox]:
-        """Write a run to all who take it as it is. Returns those who were too slow."""
-        data: bytes | memoryview
-        if run.end - run.start < JOIN_BELOW:
-            data = run.data[run.start : run.end]
-        else:  # not copied, at the price of keeping the whole chunk alive until it is written
-            data = memoryview(run.data)[run.start : run.end]
-        refused = NONE_REFUSED
-        for outbox in outboxes:
-            if not outbox.offer(data):
-                if refused is NONE_REFUSED:
-                    refused = []
-                refused.append(outbox)
-        client.counters.messages_out += run.count * (len(outboxes) - len(refused))
-        return refused
 
     def _fan_out(self, run: Run, runs: Runs, subscriptions: list[Subscription], refused: list[Outbox]) -> None:
         """Deliver the messages of a run one by one, and count them for those who were too slow for the whole run."""
