@@ -73,7 +73,8 @@ def _bodies(offsets: Any) -> Any:
     octets = np.full((rows, BODY), ord("0"), dtype=np.uint8)
     octets[:, : BODY // 2] = np.random.default_rng(int(offsets[0])).integers(0, 256, (rows, BODY // 2), dtype=np.uint8)
     ends = np.arange(0, (rows + 1) * BODY, BODY, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(octets)])
+    buffers = [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(octets.tobytes())]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
 def _text(numbers: Any) -> Any:

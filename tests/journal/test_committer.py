@@ -10,6 +10,7 @@ from polywire.journal import open as open_journal
 from polywire.journal.columns import Columns
 from polywire.journal.committer import Committer
 from polywire.journal.kinds import PUBLISH
+from polywire.journal.schema import values
 from tests.journal.failing_log import SECONDS, FailingLog
 
 RETRY = 0.01
@@ -58,7 +59,7 @@ class Office:
     def bodies(self) -> list[int]:
         """What is in the journal."""
         batches = open_journal(self.log.path).scan(columns=["body"])
-        return [int(body) for batch in batches for body in batch.column("body").to_pylist()]
+        return [int(body) for batch in batches for body in values(batch.column("body"))]
 
 
 @pytest.fixture

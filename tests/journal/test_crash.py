@@ -15,6 +15,7 @@ import polywire.journal
 from polywire.journal import Log
 from polywire.journal.committer import BatchMaker
 from polywire.journal.housekeeping import Housekeeping, KeepLimits
+from polywire.journal.schema import values
 from polywire.journal.snapshots import newest, state_of
 from polywire.journal.verify import verify
 from tests.journal.recording import MQTT, Recording
@@ -187,7 +188,8 @@ class Kept:
 
     @staticmethod
     def _offsets(folder: Path) -> list[int]:
-        return [row for batch in polywire.journal.open(folder).scan(["offset"]) for row in batch.column(0).to_pylist()]
+        batches = polywire.journal.open(folder).scan(["offset"])
+        return [offset for batch in batches for offset in values(batch.column(0))]
 
 
 @pytest.mark.timeout(300)

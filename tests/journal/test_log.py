@@ -21,7 +21,7 @@ FIRST = "00000000000000000000"
 
 def read(path: Path) -> Any:
     """All rows of one segment, by Arrow itself."""
-    with pa.OSFile(str(path)) as file, ipc.open_stream(file) as reader:
+    with pa.OSFile(str(path), "rb") as file, ipc.open_stream(file) as reader:
         return reader.read_all()
 
 
@@ -45,7 +45,7 @@ def test_each_batch_names_its_first_offset_and_its_crc(tmp_path: Path) -> None:
         log.append(rows(3, 2), state=False)
     entries = read_index((tmp_path / f"{FIRST}.index").read_bytes())
     assert entries is not None
-    with pa.OSFile(str(tmp_path / f"{FIRST}.arrow")) as file:
+    with pa.OSFile(str(tmp_path / f"{FIRST}.arrow"), "rb") as file:
         reader = ipc.open_stream(file)
         found = [dict(reader.read_next_batch_with_custom_metadata().custom_metadata) for _ in range(2)]
     assert [metadata[b"polywire.offset"] for metadata in found] == [b"0", b"3"]

@@ -15,6 +15,7 @@ from polywire.journal.format import END_OF_STREAM, Entry, index_octets, read_ind
 from polywire.journal.log import Log
 from polywire.journal.readers import NamedReaders
 from polywire.journal.recovery import recover
+from polywire.journal.schema import values
 from polywire.journal.verify import verify
 from tests.journal.rows import NODE, rows
 
@@ -39,9 +40,8 @@ def entries_of(folder: Path) -> list[Entry]:
 
 
 def offsets(folder: Path, name: str = ARROW) -> list[int]:
-    with pa.OSFile(str(folder / name)) as file:
-        found: list[int] = ipc.open_stream(file).read_all().column("offset").to_pylist()
-    return found
+    with pa.OSFile(str(folder / name), "rb") as file:
+        return values(ipc.open_stream(file).read_all().column("offset"))
 
 
 def flip(path: Path, position: int, mask: int = 1) -> None:

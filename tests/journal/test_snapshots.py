@@ -204,7 +204,7 @@ def test_the_state_is_read_and_written_in_slices(folder: Folder, monkeypatch: py
         folder.write()
         expected = folder.state().rows
         path = folder.save()
-        with ipc.open_stream(path) as stream:
+        with ipc.open_stream(path.read_bytes()) as stream:
             sizes = [batch.nbytes for batch in stream]
         assert sum(sizes) > 20 * 40_000 * (step + 1)
         assert max(sizes) < 4 * (64 << 10)

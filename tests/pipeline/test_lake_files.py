@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from polywire.journal.schema import values
 from polywire.pipeline.errors import LakeError
 from polywire.pipeline.lake import Folder, compact_rows
 
@@ -30,7 +31,7 @@ def stage(folder: Folder, *numbers: int, place: str = "day=2026-01-31") -> Path:
 
 
 def held(folder: Folder) -> list[int]:
-    return sorted(number for path in folder.files() for number in pq.ParquetFile(path).read()["n"].to_pylist())
+    return sorted(number for path in folder.files() for number in values(pq.ParquetFile(path).read()["n"]))
 
 
 def kill_after(patch: pytest.MonkeyPatch, method: str, times: int) -> None:

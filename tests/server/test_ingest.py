@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -38,7 +38,7 @@ from tests.server.journal_server import Pages, serving
 pytestmark = pytest.mark.timeout(120)
 
 
-def stream(*rows: dict[str, Any], compression: str | None = None, times: int = 1) -> bytes:
+def stream(*rows: dict[str, Any], compression: Literal["lz4", "zstd"] | None = None, times: int = 1) -> bytes:
     table = pa.Table.from_pylist(
         [{"headers": None, "content_type": None, "retain": False, "queue": False} | row for row in rows], SCHEMA
     )
@@ -46,7 +46,7 @@ def stream(*rows: dict[str, Any], compression: str | None = None, times: int = 1
     with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         for _ in range(times):
             writer.write_table(table)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+    return sink.getvalue().to_pybytes()
 
 
 def post(

@@ -13,6 +13,7 @@ from polywire.hub.message import Message
 from polywire.hub.refusal import Refused
 from polywire.hub.work import TURN, Turns, Work
 from polywire.journal import open as open_journal
+from polywire.journal.schema import values
 from polywire.server import journal as module
 from polywire.server.journal import Journaling
 from tests.hub.links import contents
@@ -92,7 +93,7 @@ class House:
     def bodies(self) -> list[bytes]:
         """The messages in the journal."""
         batches = open_journal(self.log.path).scan(columns=["body"], kinds=["enqueue"])
-        return [body for batch in batches for body in batch.column("body").to_pylist()]
+        return [body for batch in batches for body in values(batch.column("body"))]
 
     def _teller(self, words: str) -> Callable[[], None]:
         def tell() -> None:

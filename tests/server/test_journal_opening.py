@@ -11,6 +11,7 @@ import pytest
 
 from polywire.journal import Log
 from polywire.journal import open as open_journal
+from polywire.journal.schema import values
 from tests.faults.small_disk import SmallDisk, small_disk
 from tests.hub_process import LISTEN, HubProcess, running_hub
 from tests.interop.speakers import speak
@@ -81,7 +82,7 @@ def test_the_loss_of_what_was_safe_is_an_error(tmp_path: Path) -> None:
         publish(hub, b"4")
         hub.stop()
     batches = open_journal(tmp_path).scan(["offset"], on_corrupt="gap")
-    offsets = [offset for batch in batches for offset in batch.column(0).to_pylist()]
+    offsets = [offset for batch in batches for offset in values(batch.column(0))]
     assert offsets == sorted(set(offsets))
 
 

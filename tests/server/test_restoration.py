@@ -18,7 +18,7 @@ from polywire.hub.message import Date, Message
 from polywire.hub.recorder import Recorder, headers_of
 from polywire.journal.committer import BatchMaker
 from polywire.journal.housekeeping import segment_seconds
-from polywire.journal.schema import PLAIN_SCHEMA, SCHEMA
+from polywire.journal.schema import PLAIN_SCHEMA, SCHEMA, values
 from polywire.journal.state import fold, references, resolve
 from polywire.protocols.fmqp.frames import CACHE, DEBUG, LAST_WILL, Publication
 from polywire.protocols.fmqp.frames import encode as encode_fmqp
@@ -82,7 +82,7 @@ class Life:
     def _state(self) -> Any:
         left = fold(self._rows)
         found = self._rows.filter(pc.is_in(self._rows["offset"], value_set=references(left)))
-        return resolve(left, dict(zip(found["offset"].to_pylist(), found["body"].to_pylist(), strict=True)))
+        return resolve(left, dict(zip(values(found["offset"]), values(found["body"]), strict=True)))
 
     def queue(self, name: str) -> list[bytes]:
         """What is in a queue."""
@@ -298,7 +298,7 @@ def test_a_will_is_published_though_its_protocol_is_not_installed_any_more(life:
     other = pa.array(["line"] * rows.num_rows, pa.utf8())
     again = Life(rows.set_column(rows.schema.names.index("protocol"), "protocol", other), rows.num_rows)
     assert (again.wills, again.kept("will/a")) == (1, b"a is gone")
-    row = again.rows().filter(pc.equal(again.rows()["kind"], "publish")).to_pylist()[0]
+    row = again.rows().filter(pc.equal(again.rows()["kind"], pa.scalar("publish"))).to_pylist()[0]
     assert (row["channel"], row["protocol"]) == ("will/a", None)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
+import pyarrow as pa
 import typer
 
 from polywire.cli.journal_options import Selection
@@ -19,6 +20,7 @@ from polywire.client.adapter import can
 from polywire.client.bus import Bus, connect
 from polywire.errors import PolywireError
 from polywire.journal.replay import COLUMNS, KINDS, Header, Renaming, Replayed, ReplayError, replay
+from polywire.journal.schema import values
 
 QUEUE: Final = "queue/"
 
@@ -77,10 +79,10 @@ class Place:
         self._end: int | None = None
         self.acknowledged = 0
 
-    def read(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches, with a note of what is in them."""
         for batch in batches:
-            offsets, channels = batch.column("offset").to_pylist(), batch.column("channel").to_pylist()
+            offsets, channels = values(batch.column("offset")), values(batch.column("channel"))
             self._unsent.extend(
                 offset
                 for offset, channel in zip(offsets, channels, strict=True)
@@ -136,7 +138,7 @@ class _Receipt:
 
 async def replay_to(
     url: str,
-    batches: Iterator[Any],
+    batches: Iterator[pa.RecordBatch],
     *,
     place: Place,
     speed: float | None,
@@ -154,7 +156,7 @@ async def replay_to(
         return done, target.left
 
 
-def run_replay(url: str, batches: Iterator[Any], **options: Any) -> tuple[Replayed, int]:
+def run_replay(url: str, batches: Iterator[pa.RecordBatch], **options: Any) -> tuple[Replayed, int]:
     """The same from a program that is not asynchronous."""
     return asyncio.run(watched(replay_to(url, batches, **options)))
 

@@ -31,7 +31,7 @@ def open_place(place: str, token: str | None = None) -> Journal:
     return found
 
 
-def scan(found: Journal, selection: Selection, **more: Any) -> Iterator[Any]:
+def scan(found: Journal, selection: Selection, **more: Any) -> Iterator[pa.RecordBatch]:
     """The batches of the rows that are wanted."""
     return found.scan(**arguments(selection), **more)
 
@@ -49,7 +49,7 @@ def arguments(selection: Selection) -> dict[str, Any]:
     return found
 
 
-def limited(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:
+def limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
     """The batches up to so many rows."""
     left = limit
     for batch in batches:
@@ -64,13 +64,13 @@ def limited(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:
             return
 
 
-def last_rows(found: Journal, selection: Selection, count: int, **more: Any) -> list[Any]:
+def last_rows(found: Journal, selection: Selection, count: int, **more: Any) -> list[pa.RecordBatch]:
     """The last ``count`` rows that match, as batches, found from the end without reading all of the journal."""
     wanted = arguments(selection)
     first = max(found.first_offset, wanted.pop("from_offset", 0))
     end = min(found.end_offset, wanted.pop("to_offset", found.end_offset))
     step = max(BACKWARDS, count)
-    kept: list[Any] = []
+    kept: list[pa.RecordBatch] = []
     rows = 0
     while end > first and rows < count:
         begin = max(first, end - step)
@@ -119,7 +119,7 @@ _COLOURS: Final = {
 class RowWriter(Protocol):
     """Where batches of rows go."""
 
-    def write(self, batch: Any) -> None:
+    def write(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a batch."""
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class TextRows:
     def __init__(self, line: Callable[[dict[str, Any]], str]) -> None:
         self._line = line
 
-    def write(self, batch: Any) -> None:
+    def write(self, batch: pa.RecordBatch) -> None:
         """All lines of a batch at once: who follows the journal sees them as they come."""
         sys.stdout.write("".join([self._line(row) + "\n" for row in rows_of(batch)]))
         sys.stdout.flush()
@@ -154,11 +154,12 @@ class ArrowRows:
 
     def __init__(self, columns: list[str] | None) -> None:
         fields = [PLAIN_SCHEMA.field(name) for name in columns or PLAIN_SCHEMA.names]
-        self._schema = pa.schema(fields, metadata=PLAIN_SCHEMA.metadata)
+        self._schema = pa.schema(fields).with_metadata(PLAIN_SCHEMA.metadata)
         self._stream = sys.stdout.buffer
-        self._writer = pa.ipc.new_stream(pa.PythonFile(self._stream, mode="w"), self._schema)
+        sink = pa.PythonFile(self._stream, mode="w")  # type: ignore[arg-type] # any file will do
+        self._writer = pa.ipc.new_stream(sink, self._schema)
 
-    def write(self, batch: Any) -> None:
+    def write(self, batch: pa.RecordBatch) -> None:
         """One batch as one batch."""
         self._writer.write_batch(batch.select(self._schema.names))
         self._stream.flush()
@@ -169,7 +170,7 @@ class ArrowRows:
         self._stream.flush()
 
 
-def rows_of(batch: Any) -> Iterator[dict[str, Any]]:
+def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """The rows of a batch as dictionaries, a part of them at a time: bodies may be large."""
     for start in range(0, batch.num_rows, 1024):
         yield from batch.slice(start, 1024).to_pylist()

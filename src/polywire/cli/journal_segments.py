@@ -19,8 +19,9 @@ from polywire.cli.output import progress
 from polywire.journal.compaction import compact, compactable
 from polywire.journal.errors import CorruptBatch, NoJournal
 from polywire.journal.housekeeping import clear_leftovers, housekeeping_lock
-from polywire.journal.reader import open_journal
+from polywire.journal.reader import Segment, open_journal
 from polywire.journal.readers import NamedReaders
+from polywire.journal.schema import values
 from polywire.journal.verify import Verified, verify_storage
 
 HEADINGS = ("segment", "offsets", "rows", "bytes", "from", "to", "state")
@@ -60,7 +61,7 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def segment_json(segment: Any) -> dict[str, Any]:
+def segment_json(segment: Segment) -> dict[str, Any]:
     """A segment for programs."""
     return {
         "name": segment.name,
@@ -75,7 +76,7 @@ def segment_json(segment: Any) -> dict[str, Any]:
     }
 
 
-def _row(segment: Any) -> tuple[str, ...]:
+def _row(segment: Segment) -> tuple[str, ...]:
     return (
         segment.name,
         f"{segment.first_offset}-{segment.end_offset}",
@@ -110,20 +111,22 @@ class Statistics:
     channels: Counter[str] = field(default_factory=Counter)
     channel_octets: Counter[str] = field(default_factory=Counter)
 
-    def add(self, batch: Any) -> None:
+    def add(self, batch: pa.RecordBatch) -> None:
         """Count the rows of a batch with ``COLUMNS``."""
         if not batch.num_rows:
             return
         self.rows += batch.num_rows
-        self.octets += pc.sum(batch.column("size").cast("int64")).as_py()
-        offsets, times = pc.min_max(batch.column("offset")).as_py(), pc.min_max(batch.column("ts")).as_py()
-        self.first_offset = offsets["min"] if self.first_offset is None else self.first_offset
-        self.last_offset = offsets["max"]
-        self.first_time = times["min"] if self.first_time is None else min(self.first_time, times["min"])
-        self.last_time = times["max"] if self.last_time is None else max(self.last_time, times["max"])
+        self.octets += pc.sum(batch.column("size").cast(pa.int64())).as_py()
+        offsets, times = pc.min_max(batch.column("offset")), pc.min_max(batch.column("ts"))
+        first_time, last_time = times["min"].as_py(), times["max"].as_py()
+        self.first_offset = offsets["min"].as_py() if self.first_offset is None else self.first_offset
+        self.last_offset = offsets["max"].as_py()
+        self.first_time = first_time if self.first_time is None else min(self.first_time, first_time)
+        self.last_time = last_time if self.last_time is None else max(self.last_time, last_time)
         for name, counter in (("kind", self.kinds), ("protocol", self.protocols)):
-            for pair in pc.value_counts(batch.column(name)).to_pylist():
-                counter[pair["values"] or "-"] += pair["counts"]
+            counts = pc.value_counts(batch.column(name))
+            for value, count in zip(values(counts.field(0)), values(counts.field(1)), strict=True):
+                counter[value or "-"] += count
         messages = batch.filter(pc.is_in(batch.column("kind"), value_set=pa.array(MESSAGES)))
         if messages.num_rows:
             table = (

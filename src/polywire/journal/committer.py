@@ -15,14 +15,15 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, final
+from typing import Final, final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import arange  # type: ignore[attr-defined] # came with pyarrow 21, the stubs describe 20
 
 from polywire.journal.columns import Columns
 from polywire.journal.log import EncodedBatch, Log
-from polywire.journal.schema import KIND_VALUES, SCHEMA, node_values, protocol_values
+from polywire.journal.schema import KIND_VALUES, SCHEMA, Array, node_values, protocol_values, values
 
 NAMES: Final[list[str]] = SCHEMA.names
 WORDS: Final = ("client", "correlation", "content_type", "headers")
@@ -39,19 +40,19 @@ LARGEST_ROOM: Final = 32 << 20
 """The buffer for joining parts is kept from batch to batch, unless one huge batch needs far more."""
 
 # Made once: turning one of Python's values into Arrow's costs more than a kernel over a small batch.
-BINARY: Final[Any] = pa.binary()
-CODE: Final[Any] = pa.int8()
-FLAGS: Final[Any] = pa.int32()
-NUMBER: Final[Any] = pa.int64()
-RUN_END: Final[Any] = pa.int32()
-TEXT: Final[Any] = pa.utf8()
-TIME: Final[Any] = pa.timestamp("us", tz="UTC")
-TAKE: Final[Any] = pc.get_function("array_take")
-UNCHECKED: Final[Any] = pc.TakeOptions(boundscheck=False)
-ZERO: Final[Any] = pa.scalar(0, pa.int32())
-EVERY_FOURTH: Final[Any] = pa.arange(0, 4 * LARGEST_CONSTANT, 4)
-NO_TEXT: Final[Any] = pa.scalar(None, pa.utf8())
-CODES: Final[Any] = pa.array([None, *range(127)], pa.int8())
+BINARY: Final = pa.binary()
+CODE: Final = pa.int8()
+FLAGS: Final = pa.int32()
+NUMBER: Final = pa.int64()
+RUN_END: Final = pa.int32()
+TEXT: Final = pa.utf8()
+TIME: Final = pa.timestamp("us", tz="UTC")
+TAKE: Final = pc.get_function("array_take")
+UNCHECKED: Final = pc.TakeOptions(boundscheck=False)
+ZERO: Final = pa.scalar(0, pa.int32())
+EVERY_FOURTH: Final[Array] = arange(0, 4 * LARGEST_CONSTANT, 4)
+NO_TEXT: Final = pa.scalar(None, pa.utf8())
+CODES: Final = pa.array([None, *range(127)], pa.int8())
 
 
 @final
@@ -61,10 +62,10 @@ class BatchMaker:
     def __init__(self, node: str, protocols: Sequence[str] | None = None) -> None:
         self._node = node_values(node)
         self._protocols = protocol_values(protocols)
-        self._constants: dict[tuple[Any, int | None], Any] = {}
+        self._constants: dict[tuple[pa.DataType, int | None], Array] = {}
         self._room = bytearray()
 
-    def make(self, columns: Columns) -> Any:
+    def make(self, columns: Columns) -> pa.RecordBatch:
         """The rows of ``columns``, which must be closed, as a record batch of the journal's schema.
 
         Small batches are made a thousand times a second, and then each call into Arrow counts, not least because the
@@ -72,10 +73,10 @@ class BatchMaker:
         """
         rows = int(columns.rows)
         channel, body = self._pieces(columns, rows)
-        attachments, size = _attached(columns, rows, pc.binary_length(body))
+        attachments, size = _attached(columns, rows, _lengths(body))
         shared = self._shared(columns, rows)
-        values = {
-            "offset": pa.arange(int(columns.first), int(columns.first) + rows),
+        found = {
+            "offset": arange(int(columns.first), int(columns.first) + rows),
             "node": pa.DictionaryArray.from_arrays(self._constant(CODE, 0, rows), self._node, safe=False),
             "kind": pa.DictionaryArray.from_arrays(shared.pop("kind"), KIND_VALUES, safe=False),
             "protocol": pa.DictionaryArray.from_arrays(shared.pop("protocol"), self._protocols, safe=False),
@@ -85,9 +86,9 @@ class BatchMaker:
             "size": size,
             **shared,
         }
-        return pa.RecordBatch.from_arrays([values[name] for name in NAMES], schema=SCHEMA)
+        return pa.RecordBatch.from_arrays([found[name] for name in NAMES], schema=SCHEMA)
 
-    def _pieces(self, columns: Columns, rows: int) -> list[Any]:
+    def _pieces(self, columns: Columns, rows: int) -> list[Array]:
         """Channels and bodies. They are in the arena with other bytes between them.
 
         As offsets, the positions make an array of pieces, of which every fourth is a channel, and every fourth from the
@@ -97,13 +98,15 @@ class BatchMaker:
         places = pa.py_buffer(columns.places.getvalue())
         return self._fourths(rows, places, arena, ((TEXT, 0), (BINARY, 2)))
 
-    def _fourths(self, count: int, offsets: Any, data: Any, kinds: Iterable[tuple[Any, int]]) -> list[Any]:
+    def _fourths(
+        self, count: int, offsets: pa.Buffer, data: pa.Buffer, kinds: Iterable[tuple[pa.DataType, int]]
+    ) -> list[Array]:
         """Of the pieces that ``offsets`` cut ``data`` into, every fourth; for each of ``kinds`` from another one on."""
         length = 4 * count - 3
         pieces = [pa.Array.from_buffers(kind, length, [None, offsets, data], offset=first) for kind, first in kinds]
-        return _taken(pieces, EVERY_FOURTH.slice(0, count) if count <= LARGEST_CONSTANT else pa.arange(0, length, 4))
+        return _taken(pieces, EVERY_FOURTH.slice(0, count) if count <= LARGEST_CONSTANT else arange(0, length, 4))
 
-    def _arena(self, parts: list[bytes]) -> Any:
+    def _arena(self, parts: list[bytes]) -> pa.Buffer:
         """The parts as one. Valid until the next batch is made: what it becomes columns of is copied out of it."""
         octets = sum(map(len, parts))
         if not len(parts) * SMALL_PART <= octets <= LARGEST_ROOM:
@@ -116,7 +119,7 @@ class BatchMaker:
             sink.write(part)
         return room
 
-    def _shared(self, columns: Columns, rows: int) -> dict[str, Any]:
+    def _shared(self, columns: Columns, rows: int) -> dict[str, Array]:
         """The columns of what rows that follow each other have in common: one value for each stretch, spread."""
         count = len(columns.kinds)
         kinds, protocols, flags = columns.kinds.getvalue(), columns.protocols.getvalue(), columns.flags.getvalue()
@@ -136,13 +139,15 @@ class BatchMaker:
             spread["flags"] = self._constant(FLAGS, int.from_bytes(flags[:4], "little", signed=True), rows)
         return {name: pa.nulls(rows, TEXT) for name in WORDS} | spread
 
-    def _stretch_of_row(self, columns: Columns, count: int, rows: int) -> Any:
+    def _stretch_of_row(self, columns: Columns, count: int, rows: int) -> Array:
         if count == 1:
             return self._constant(CODE, 0, rows)
         run_ends = _numbers(RUN_END, count, columns.run_ends.getvalue())
-        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(run_ends, pa.arange(0, count)))
+        numbers = pa.RunEndEncodedArray.from_arrays(run_ends, arange(0, count))  # type: ignore[call-overload] # as below
+        decoded: Array = pc.run_end_decode(numbers)  # type: ignore[attr-defined] # as arange
+        return decoded
 
-    def _words(self, columns: Columns, count: int) -> dict[str, Any]:
+    def _words(self, columns: Columns, count: int) -> dict[str, Array]:
         """Client, correlation, content type and headers of each stretch; without those that none has."""
         words = pa.py_buffer(columns.words.getvalue())
         ends = pa.py_buffer(b"\0\0\0\0" + columns.word_ends.getvalue())
@@ -152,45 +157,56 @@ class BatchMaker:
             texts = [_present(each) for each in texts]
         return {name: each for name, each in zip(names, texts, strict=True) if each.null_count < count}
 
-    def _constant(self, kind: Any, value: int | None, rows: int) -> Any:
+    def _constant(self, kind: pa.DataType, value: int | None, rows: int) -> Array:
         """So many times the same, out of a longer one that is kept."""
         if rows > LARGEST_CONSTANT:
-            return pa.repeat(pa.scalar(value, kind), rows)
+            return _repeated(kind, value, rows)
         found = self._constants.get((kind, value))
         if found is None or len(found) < rows:
-            found = pa.repeat(pa.scalar(value, kind), max(FIRST_CONSTANT, 2 * rows))
+            found = _repeated(kind, value, max(FIRST_CONSTANT, 2 * rows))
             if len(self._constants) >= MOST_CONSTANTS:
                 self._constants.clear()
             self._constants[kind, value] = found
         return found.slice(0, rows)
 
 
-def _numbers(kind: Any, count: int, data: bytes) -> Any:
+def _repeated(kind: pa.DataType, value: int | None, times: int) -> Array:
+    made: Array = pa.repeat(pa.scalar(value, kind), times)  # type: ignore[call-overload] # as below
+    return made
+
+
+def _lengths(texts: Array) -> Array:
+    found: Array = pc.binary_length(texts)  # type: ignore[call-overload] # the stubs want to know the type of the values
+    return found
+
+
+def _numbers(kind: pa.DataType, count: int, data: bytes) -> Array:
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
 
 
-def _taken(arrays: Iterable[Any], indices: Any) -> list[Any]:
+def _taken(arrays: Iterable[Array], indices: Array) -> list[Array]:
     """These elements of each of the arrays."""
     return [TAKE.call([each, indices], UNCHECKED) for each in arrays]
 
 
-def _present(texts: Any) -> Any:
+def _present(texts: Array) -> Array:
     """Null for each text that is empty."""
-    length = pc.binary_length(texts)
+    length = _lengths(texts)
     least = pc.min_max(length)
     if least["min"].as_py():
         return texts
     if not least["max"].as_py():
         return pa.nulls(len(texts), TEXT)
-    return pc.if_else(pc.equal(length, ZERO), NO_TEXT, texts)
+    found: Array = pc.if_else(pc.equal(length, ZERO), NO_TEXT, texts)
+    return found
 
 
-def _attached(columns: Columns, rows: int, size: Any) -> tuple[Any, Any]:
+def _attached(columns: Columns, rows: int, size: Array) -> tuple[Array, Array]:
     """The columns ``attachments`` and ``size``; few rows have more than a body."""
     if not columns.attachments and not columns.sizes:
         return pa.nulls(rows, pa.list_(pa.binary())), size
     attachments: list[tuple[bytes | None, ...] | None] = [None] * rows
-    sizes = size.to_pylist()
+    sizes = values(size)
     for row, each in columns.attachments:
         attachments[row] = each
         sizes[row] += sum(len(attachment) for attachment in each if attachment is not None)
@@ -207,7 +223,7 @@ LARGE_GROUP = 2 * 1024 * 1024
 
 log = logging.getLogger("polywire.journal")
 
-Group = tuple[list[Columns], Any, Callable[[], None]]
+Group = tuple[list[Columns], EncodedBatch | pa.RecordBatch | None, Callable[[], None]]
 """Columns, what was made of them already, and what to call when they are written."""
 
 
@@ -242,13 +258,13 @@ class Committer:
 
     def submit(self, columns: list[Columns], done: Callable[[], None]) -> None:
         """Write these; ``done`` is called when they are on disk."""
-        prepared = None
+        prepared: EncodedBatch | pa.RecordBatch | None = None
         # There is room for one encoded batch, so the thread must not be using it.
         if not self._submitted and len(columns) == 1 and columns[0].octets() <= LARGE_GROUP:
             with contextlib.suppress(Exception):  # the thread tries it again, and reports what is wrong
-                prepared = self._maker.make(columns[0])
+                made = prepared = self._maker.make(columns[0])
                 if columns[0].octets() <= SMALL_GROUP:
-                    prepared = self._journal.encode(prepared)
+                    prepared = self._journal.encode(made)
         self._submitted += 1
         self._groups.put((columns, prepared, done))
 
@@ -271,7 +287,7 @@ class Committer:
         self._submitted -= 1
         done()
 
-    def _write(self, columns: Columns, batch: Any) -> bool:
+    def _write(self, columns: Columns, batch: EncodedBatch | pa.RecordBatch | None) -> bool:
         """Write one batch, retrying until it works. False if it was stopped before that.
 
         ``batch`` is what was built from the columns: nothing, a record batch, or an encoded one.

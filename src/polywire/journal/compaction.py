@@ -22,6 +22,7 @@ from typing import IO, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
+from pyarrow.lib import concat_batches
 
 from polywire.journal.damage import lost_batches, survey
 from polywire.journal.errors import CorruptBatch, JournalError
@@ -37,6 +38,7 @@ from polywire.journal.files import (
 )
 from polywire.journal.format import BadMessage, find_head, read_index, write_head
 from polywire.journal.schema import SCHEMA
+from polywire.journal.segments import row_groups
 
 GROUP_ROWS: Final = 128 * 1024
 """Rows of a row group, about: what a reader can leave out by its statistics, and what is held in memory at once."""
@@ -154,12 +156,9 @@ def _mapped(file: IO[bytes], name: str) -> mmap.mmap:
 
 def _compare(source: Path, part: Path, rows: int, end_offset: int) -> None:
     with pq.ParquetFile(part) as file:
-        metadata = file.metadata
-        end = 0
-        if metadata.num_row_groups:
-            last = metadata.row_group(metadata.num_row_groups - 1)
-            end = last.column(SCHEMA.names.index("offset")).statistics.max + 1
-        if metadata.num_rows != rows or end != end_offset:
+        groups = row_groups(file.metadata)
+        end = groups[-1].end_offset if groups else 0
+        if file.metadata.num_rows != rows or end != end_offset:
             raise JournalError(f"{part}: not all rows of {source.name} came through; it is left as it was")
 
 
@@ -192,9 +191,9 @@ def _write(source: Path, part: Path, told: Callable[[int], None] | None) -> None
         os.fsync(sink.fileno())
 
 
-def _groups(source: Path) -> Iterator[Any]:
+def _groups(source: Path) -> Iterator[pa.Table]:
     """The segment's rows, as the tables that become row groups."""
-    held: list[Any] = []
+    held: list[pa.RecordBatch] = []
     rows = octets = 0
     for chunk in _chunks(source):
         held.append(chunk)
@@ -207,19 +206,19 @@ def _groups(source: Path) -> Iterator[Any]:
         yield pa.Table.from_batches(held)
 
 
-def _chunks(source: Path) -> Iterator[Any]:
+def _chunks(source: Path) -> Iterator[pa.RecordBatch]:
     """The segment's rows, in batches of a size that is worth its handling."""
-    held: list[Any] = []
+    held: list[pa.RecordBatch] = []
     rows = 0
     with pa.memory_map(str(source)) as octets:
         for batch in ipc.open_stream(octets, options=ipc.IpcReadOptions(use_threads=False)):
             held.append(batch)
             rows += batch.num_rows
             if rows >= CHUNK_ROWS:
-                yield held[0] if len(held) == 1 else pa.concat_batches(held)
+                yield held[0] if len(held) == 1 else concat_batches(held)
                 held, rows = [], 0
         if held:
-            yield pa.concat_batches(held)
+            yield concat_batches(held)
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ skips the rows, or shows a row of kind ``gap`` in their place.
 import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -210,7 +210,7 @@ def lost_batches(
         yield CorruptBatch(name, position, reason, first_offset=first, rows=end - first)
 
 
-def settle(damage: CorruptBatch, query: Query, *, ts: int = 0) -> Iterator[Any]:
+def settle(damage: CorruptBatch, query: Query, *, ts: int = 0) -> Iterator[pa.RecordBatch]:
     """Raise the damage, or return its replacement; nothing if none of its rows were requested."""
     if not concerns(damage, query):
         return
@@ -228,7 +228,7 @@ def concerns(damage: CorruptBatch, query: Query) -> bool:
     return first < query.to_offset and (damage.rows is None or first + damage.rows > query.from_offset)
 
 
-def gap_row(damage: CorruptBatch, query: Query, ts: int) -> Any:
+def gap_row(damage: CorruptBatch, query: Query, ts: int) -> pa.RecordBatch:
     """One row of kind ``gap``: the first offset that is lost, and in its headers how much and where."""
     headers = {
         "rows": damage.rows,

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -35,12 +35,12 @@ SCHEMA_TYPE: Final = 1
 DICTIONARY_TYPE: Final = 2
 BATCH_TYPE: Final = 3
 
-OFFSET_KEY: Final = "polywire.offset"
-CRC_KEY: Final = "polywire.crc"
+OFFSET_KEY: Final = b"polywire.offset"
+CRC_KEY: Final = b"polywire.crc"
 CRC_MARK: Final = b"crc32:"
 CRC_DIGITS: Final = 8
 BLANK_DIGITS: Final = b"0" * CRC_DIGITS
-BLANK_CRC: Final = (CRC_MARK + BLANK_DIGITS).decode()
+BLANK_CRC: Final = CRC_MARK + BLANK_DIGITS
 
 _FEWEST_OCTETS: Final = 16
 _U16: Final = struct.Struct("<H")
@@ -179,10 +179,10 @@ def _read_header(header: bytes) -> tuple[int, int, int, int, int]:
     batch = _follow(header, _field(header, table, 2))
     rows = _number(header, batch, 0)
     custom = dict(_pairs(header, _follow(header, _field(header, table, 4))))
-    if set(custom) != {OFFSET_KEY.encode(), CRC_KEY.encode()}:
+    if set(custom) != {OFFSET_KEY, CRC_KEY}:
         raise ValueError("other metadata than a batch of the journal has")
-    crc = custom[CRC_KEY.encode()]
-    offset = custom[OFFSET_KEY.encode()]
+    crc = custom[CRC_KEY]
+    offset = custom[OFFSET_KEY]
     if not crc.startswith(CRC_MARK) or not offset.isdigit():
         raise ValueError("metadata of another form")
     return message_type, body_length, rows, int(offset), parse_digits(crc.removeprefix(CRC_MARK))
@@ -241,9 +241,9 @@ HEAD_KEY: Final = b"polywire.head"
 MAX_HEAD: Final = 1 << 16
 """More than any head has; read at once to find where it ends."""
 
-WRITE_OPTIONS: Final[Any] = ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+WRITE_OPTIONS: Final = ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
-SEGMENT_SCHEMA: Final[Any] = SCHEMA.with_metadata({**SCHEMA.metadata, HEAD_KEY: BLANK_CRC})
+SEGMENT_SCHEMA: Final = SCHEMA.with_metadata({**SCHEMA.metadata, HEAD_KEY: BLANK_CRC})
 """The columns, with room for the CRC."""
 
 
@@ -255,7 +255,7 @@ class Head:
     """
 
     octets: bytes
-    schema: Any
+    schema: pa.Schema
     node: str
     damage: str = field(default="", compare=False)
 
@@ -335,7 +335,8 @@ def _empty_stream(node: str, protocols: Sequence[str] | None, kinds: int = len(K
 @functools.lru_cache(maxsize=16)  # all segments of a node begin with the same bytes, and a start reads each of them
 def _node(head: bytes) -> str:
     """The one value of the dictionary of nodes. Arrow hands dictionaries out with a batch only, so it gets one."""
-    node: str = ipc.open_stream(head + _empty_batch()).read_next_batch().column("node").dictionary[0].as_py()
+    column = ipc.open_stream(head + _empty_batch()).read_next_batch().column("node")
+    node: str = cast("pa.DictionaryArray[Any, Any]", column).dictionary[0].as_py()
     return node
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,13 +65,13 @@ class BatchEncoder:
         self._head: Final = blank_head(node, protocols)
         self._room = bytearray(FIRST_ROOM)
 
-    def encode(self, batch: Any, first_offset: int) -> EncodedBatch:
+    def encode(self, batch: pa.RecordBatch, first_offset: int) -> EncodedBatch:
         """The batch's message. Its dictionaries must be those of the segment's head."""
         # Arrow writes a head before every stream, so the batch gets one, which then shows whether it fits the segment.
         room = self._room_for(len(self._head) + int(ipc.get_record_batch_size(batch)))
         sink = pa.FixedSizeBufferWriter(pa.py_buffer(room))
         writer = ipc.new_stream(sink, SEGMENT_SCHEMA, options=WRITE_OPTIONS)
-        writer.write_batch(batch, custom_metadata={OFFSET_KEY: str(first_offset), CRC_KEY: BLANK_CRC})
+        writer.write_batch(batch, custom_metadata={OFFSET_KEY: str(first_offset).encode(), CRC_KEY: BLANK_CRC})
         end = int(sink.tell())
         start = len(self._head)
         octets = memoryview(room)[start:end]
@@ -272,7 +272,7 @@ class Log:
         """The first offset of the segment that is being written."""
         return self._active.first_offset
 
-    def append(self, batch: Any, *, state: bool, times: tuple[int, int] | None = None) -> None:
+    def append(self, batch: pa.RecordBatch, *, state: bool, times: tuple[int, int] | None = None) -> None:
         """Write the rows of a batch, whose offsets are consecutive. ``state``: the hub's state is made of some of them.
 
         ``times`` are the earliest and the latest of the rows, in microseconds, where that is known already.
@@ -281,7 +281,7 @@ class Log:
         if batch.num_rows:
             self.write(self.encode(batch), state=state, times=times or _times(batch))
 
-    def encode(self, batch: Any) -> EncodedBatch:
+    def encode(self, batch: pa.RecordBatch) -> EncodedBatch:
         """The first half of ``append``, which needs no disk; the second is to follow before the next batch is encoded.
 
         The two may run in different threads, one after the other.
@@ -361,6 +361,6 @@ class Log:
             self.on_roll(first_offset)
 
 
-def _times(batch: Any) -> tuple[int, int]:
+def _times(batch: pa.RecordBatch) -> tuple[int, int]:
     found = pc.min_max(batch.column(1).view("int64"))
     return found["min"].as_py(), found["max"].as_py()

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from polywire.journal.kinds import KINDS
-from polywire.journal.schema import PLAIN_SCHEMA, SCHEMA
+from polywire.journal.schema import PLAIN_SCHEMA, SCHEMA, Array, values
 from polywire.registry import names
 
 
@@ -25,17 +25,17 @@ class ChannelPatterns:
         wanted = (patterns,) if isinstance(patterns, str) else tuple(patterns)
         names = [pattern for pattern in wanted if not _is_wild(pattern)]
         wild = [_expression(pattern) for pattern in wanted if _is_wild(pattern)]
-        self._names: Final[Any] = pa.array(names, pa.utf8())
+        self._names: Final = pa.array(names, pa.utf8())
         self._wild: Final = re.compile("|".join(wild), re.DOTALL) if wild else None
 
-    def match(self, channels: Any) -> Any:
+    def match(self, channels: Array) -> Array:
         """True for each row whose channel is meant, as an array."""
         if self._wild is None:
             return pc.is_in(channels, value_set=self._names)
         encoded = channels.dictionary_encode()
         names = set(self._names.to_pylist())
-        meant = [name in names or self._wild.fullmatch(name) is not None for name in encoded.dictionary.to_pylist()]
-        return pc.fill_null(pc.take(pa.array(meant, pa.bool_()), encoded.indices), fill_value=False)
+        meant = [name in names or self._wild.fullmatch(name) is not None for name in values(encoded.dictionary)]
+        return pa.array(meant, pa.bool_()).take(encoded.indices).fill_null(fill_value=False)
 
 
 def _is_wild(pattern: str) -> bool:
@@ -75,9 +75,9 @@ class Query:
     on_corrupt: str = "raise"
 
     @property
-    def schema(self) -> Any:
+    def schema(self) -> pa.Schema:
         """The columns as the reader gets them."""
-        return pa.schema([PLAIN_SCHEMA.field(name) for name in self.columns], PLAIN_SCHEMA.metadata)
+        return pa.schema([PLAIN_SCHEMA.field(name) for name in self.columns]).with_metadata(PLAIN_SCHEMA.metadata)
 
     @property
     def needed(self) -> list[str]:
@@ -102,7 +102,7 @@ class Query:
             and (self.to_ts is None or min_ts < self.to_ts)
         )
 
-    def choose(self, rows: Any) -> Any:
+    def choose(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The matching rows, apart from offsets, with the requested columns, as one batch."""
         for mask in self._masks(rows):
             rows = rows.filter(mask)
@@ -112,14 +112,14 @@ class Query:
             columns.append(column if column.type == field.type else column.cast(field.type))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _masks(self, rows: Any) -> list[Any]:
-        masks = []
+    def _masks(self, rows: pa.RecordBatch) -> list[Array]:
+        masks: list[Array] = []
         if self.from_ts is not None or self.to_ts is not None:
             ts = rows.column("ts").cast(pa.int64())
             if self.from_ts is not None:
-                masks.append(pc.greater_equal(ts, self.from_ts))
+                masks.append(pc.greater_equal(ts, pa.scalar(self.from_ts)))
             if self.to_ts is not None:
-                masks.append(pc.less(ts, self.to_ts))
+                masks.append(pc.less(ts, pa.scalar(self.to_ts)))
         if self.kinds is not None:
             masks.append(_is_in(rows.column("kind"), self.kinds))
         if self.protocols is not None:
@@ -182,14 +182,14 @@ def _known(what: str, names: str | Iterable[str], allowed: tuple[str, ...]) -> t
     return given
 
 
-def _is_in(column: Any, names: tuple[str, ...]) -> Any:
-    if not pa.types.is_dictionary(column.type):
+def _is_in(column: Array, names: tuple[str, ...]) -> Array:
+    if not isinstance(column, pa.DictionaryArray):
         return pc.is_in(column, value_set=pa.array(names, pa.utf8()))
     codes = pc.index_in(pa.array(names, pa.utf8()), value_set=column.dictionary).drop_null()
     return pc.is_in(column.indices, value_set=codes.cast(column.indices.type))
 
 
-def _all(masks: list[Any]) -> Any:
+def _all(masks: list[Array]) -> Array:
     mask = masks[0]
     for other in masks[1:]:
         mask = pc.and_(mask, other)

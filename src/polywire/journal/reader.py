@@ -12,6 +12,9 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import pyarrow as pa
+from pyarrow import fs
+
 from polywire.journal.errors import CorruptBatch
 from polywire.journal.files import INDEX, PARQUET, SegmentFile, choose_segments, offset_of
 from polywire.journal.format import Entry
@@ -33,18 +36,18 @@ class Split:
     to_offset: int
     items: tuple[Item, ...]
 
-    def read(self, columns: Iterable[str] | None = None, **wanted: Any) -> Iterator[Any]:
+    def read(self, columns: Iterable[str] | None = None, **wanted: Any) -> Iterator[pa.RecordBatch]:
         """The rows, as ``Journal.scan`` gives them; it takes the same arguments, offsets aside."""
         query = replace(make_query(columns=columns, **wanted), from_offset=self.from_offset, to_offset=self.to_offset)
         return (batch for batch in self._read(query) if batch.num_rows)
 
-    def _read(self, query: Query) -> Iterator[Any]:
+    def _read(self, query: Query) -> Iterator[pa.RecordBatch]:
         if self.file.format == PARQUET:
             items = [item for item in self.items if not isinstance(item, Entry)]
             return read_groups(self.storage, self.file, items, query)
         return self._read_arrow(query)
 
-    def _read_arrow(self, query: Query) -> Iterator[Any]:
+    def _read_arrow(self, query: Query) -> Iterator[pa.RecordBatch]:
         items = [item for item in self.items if not isinstance(item, RowGroup)]
         batches = read_batches(self.storage, self.file, items, query)
         try:
@@ -166,7 +169,7 @@ class Journal:
         protocols: str | Iterable[str] | None = None,
         state_only: bool = False,
         on_corrupt: str = "raise",
-    ) -> Iterator[Any]:
+    ) -> Iterator[pa.RecordBatch]:
         """The rows that are wanted, in order, as record batches that are never empty.
 
         Offsets and times end before ``to_offset`` and ``to_time``. ``channels`` are patterns. A batch that can't be
@@ -195,7 +198,7 @@ class Journal:
         poll: float = 0.2,
         stop: threading.Event | None = None,
         **wanted: Any,
-    ) -> Iterator[Any]:
+    ) -> Iterator[pa.RecordBatch]:
         """The same from ``from_offset`` on, or from now on, and then what is added, until ``stop`` is set.
 
         It looks every ``poll`` seconds whether there is more, and takes the other arguments of ``scan``.
@@ -229,7 +232,7 @@ class Journal:
 
         return self._steadily(cut)
 
-    def _read(self, query: Query) -> Iterator[Any]:
+    def _read(self, query: Query) -> Iterator[pa.RecordBatch]:
         """The batches of all segments. What is compacted on the way is read in its new form, what is removed is not."""
         position = query.from_offset
         while position < query.to_offset:
@@ -245,7 +248,7 @@ class Journal:
                 return
             position = behind
 
-    def _steadily_begun(self, file: SegmentFile, query: Query) -> Iterator[Any] | None:
+    def _steadily_begun(self, file: SegmentFile, query: Query) -> Iterator[pa.RecordBatch] | None:
         """The file's batches, the first of them already read; None if it is gone and another file must be read."""
         try:
             batches = self._load(file).read(query)
@@ -298,7 +301,7 @@ class Journal:
         return look()
 
 
-def open_journal(place: str | Path, *, filesystem: Any = None, token: str | None = None) -> Journal:
+def open_journal(place: str | Path, *, filesystem: fs.FileSystem | None = None, token: str | None = None) -> Journal:
     """The journal in this directory, under this URI, of the hub at this address, or in a ``pyarrow.fs`` file system.
 
     ``token`` is what a hub that has logins wants to see.

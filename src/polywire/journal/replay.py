@@ -10,10 +10,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from polywire.errors import PolywireError
 from polywire.journal.kinds import RETAIN_FLAG
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 COLUMNS: Final = ("offset", "ts", "channel", "content_type", "headers", "attachments", "body", "flags")
 KINDS: Final = ("publish", "enqueue")
@@ -86,7 +89,7 @@ class Renaming:
 
 
 async def replay(
-    batches: Iterator[Any],
+    batches: Iterator["pa.RecordBatch"],
     target: Target,
     *,
     speed: float | None = 1.0,

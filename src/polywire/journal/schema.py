@@ -1,7 +1,7 @@
 """The columns of the journal, as every segment and every reader has them."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -11,9 +11,12 @@ from polywire.registry import names
 VERSION: Final = "1"
 VERSION_KEY: Final = b"polywire.journal"
 
+Array: TypeAlias = "pa.Array[Any]"
+"""A column of a batch. It is written as text because Arrow's classes take no parameters at run time."""
+
 _code = pa.dictionary(pa.int8(), pa.utf8())
 
-SCHEMA: Final[Any] = pa.schema(
+SCHEMA: Final = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("ts", pa.timestamp("us", tz="UTC"), nullable=False),
@@ -38,20 +41,24 @@ SCHEMA: Final[Any] = pa.schema(
 CODED: Final = ("node", "kind", "protocol")
 """The columns that are stored as codes."""
 
-PLAIN_SCHEMA: Final[Any] = pa.schema(
-    [pa.field(f.name, pa.utf8(), nullable=f.nullable) if f.name in CODED else f for f in SCHEMA],
-    metadata=SCHEMA.metadata,
-)
+PLAIN_SCHEMA: Final = pa.schema(
+    [pa.field(f.name, pa.utf8(), nullable=f.nullable) if f.name in CODED else f for f in SCHEMA]
+).with_metadata(SCHEMA.metadata)
 """As it is read: the same columns, with codes replaced by text."""
 
-KIND_VALUES: Final[Any] = pa.array(KINDS, pa.utf8())
+KIND_VALUES: Final = pa.array(KINDS, pa.utf8())
 
 
-def protocol_values(protocols: Sequence[str] | None = None) -> Any:
+def protocol_values(protocols: Sequence[str] | None = None) -> Array:
     """The dictionary of the column ``protocol`` in segments of a hub with these protocols, by default all there are."""
     return pa.array(names() if protocols is None else protocols, pa.utf8())
 
 
-def node_values(node: str) -> Any:
+def node_values(node: str) -> Array:
     """The dictionary of the column ``node`` in a segment that this node writes."""
     return pa.array([node], pa.utf8())
+
+
+def values(column: "Array | pa.ChunkedArray[Any]") -> list[Any]:
+    """The values of a column. To the stubs each may be None, which few columns allow."""
+    return column.to_pylist()

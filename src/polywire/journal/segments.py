@@ -61,10 +61,16 @@ def runs_of(items: Iterable[Entry | CorruptBatch]) -> Iterator[list[Entry] | Cor
         yield run
 
 
-def load_head(file: Any, name: str) -> Head:
+def read_at(file: pa.NativeFile, size: int, position: int) -> bytes:
+    """So many bytes of a file, from a position on."""
+    octets: bytes = file.read_at(size, position)  # type: ignore[call-arg] # the stubs know no position
+    return octets
+
+
+def load_head(file: pa.NativeFile, name: str) -> Head:
     """The head of a segment that is open; ``CorruptBatch`` where it can be neither read nor made again."""
     try:
-        return find_head(memoryview(file.read_at(min(MAX_HEAD, file.size()), 0)))
+        return find_head(memoryview(read_at(file, min(MAX_HEAD, file.size()), 0)))
     except BadMessage as error:
         raise CorruptBatch(name, 0, f"no batch can be decoded: {error.reason}") from error
 
@@ -78,7 +84,7 @@ def load_index(storage: Storage, first_offset: int) -> list[Entry] | None:
         return None
 
 
-def decode(head: Head, octets: bytes | memoryview, columns: list[str]) -> Any:
+def decode(head: Head, octets: bytes | memoryview, columns: list[str]) -> pa.Table:
     """The rows of the batches in these bytes, whose CRCs are right, with these columns as they are stored."""
     return _decode(pa.py_buffer(b"".join((head.octets, octets))), columns)
 
@@ -89,19 +95,19 @@ class RunReader:
     A group commit under little load has few rows, and disks and networks like large reads.
     """
 
-    def __init__(self, file: Any, name: str, head: Head, query: Query) -> None:
+    def __init__(self, file: pa.NativeFile, name: str, head: Head, query: Query) -> None:
         self._file: Final = file
         self._name: Final = name
         self._head: Final = head
         self._query: Final = query
         self._needed: Final = query.needed
 
-    def read(self, items: Iterable[Entry | CorruptBatch]) -> Iterator[Any]:
+    def read(self, items: Iterable[Entry | CorruptBatch]) -> Iterator[pa.RecordBatch]:
         """What is wanted of these batches, in order; what can't be read as the query says."""
         for run in runs_of(items):
             yield from settle(run, self._query) if isinstance(run, CorruptBatch) else self._read_run(run)
 
-    def _read_run(self, run: list[Entry]) -> Iterator[Any]:
+    def _read_run(self, run: list[Entry]) -> Iterator[pa.RecordBatch]:
         start = run[0].position
         before = len(self._head)
         buffer = pa.allocate_buffer(before + run[-1].end - start)
@@ -122,7 +128,7 @@ class RunReader:
         if good < len(run):
             yield from self._rows(run[good:], self._part(buffer, view, run[0], run[good:]))
 
-    def _part(self, buffer: Any, view: memoryview, first: Entry, part: Sequence[Entry]) -> Any:
+    def _part(self, buffer: pa.Buffer, view: memoryview, first: Entry, part: Sequence[Entry]) -> pa.Table:
         """The rows of this part of a run, decoded."""
         before = len(self._head)
         end = before + part[-1].end - first.position
@@ -130,7 +136,7 @@ class RunReader:
             return _decode(buffer.slice(0, end), self._needed)
         return decode(self._head, view[before + part[0].position - first.position : end], self._needed)
 
-    def _rows(self, entries: Sequence[Entry], table: Any) -> Iterator[Any]:
+    def _rows(self, entries: Sequence[Entry], table: pa.Table) -> Iterator[pa.RecordBatch]:
         """Cut off what is before and behind the offsets that are wanted: of the first batch, and of the last."""
         skip = max(0, self._query.from_offset - entries[0].first_offset)
         drop = max(0, entries[-1].end_offset - self._query.to_offset)
@@ -138,7 +144,7 @@ class RunReader:
             yield self._query.choose(batch)
 
 
-def _decode(stream: Any, columns: list[str]) -> Any:
+def _decode(stream: pa.Buffer, columns: list[str]) -> pa.Table:
     if not columns:  # to Arrow no columns means all, and rows can't be counted without one
         columns = SCHEMA.names[:1]
     fields = [SCHEMA.names.index(name) for name in columns]
@@ -164,11 +170,9 @@ def entries_of(found: Survey, known: list[Entry], head: Head, octets: bytes | mm
 def make_entry(batch: IpcMessage, head: Head, octets: bytes) -> Entry:
     """The entry of a batch that only its bytes are known of; whether it holds state is not, so it may."""
     rows = decode(head, octets, ["ts"])
-    times = pc.min_max(rows.column(0).cast("int64")).as_py()
-    flags = STATE_FLAG
-    return Entry(
-        batch.first_offset, batch.rows, flags, batch.position, batch.length, times["min"], times["max"], batch.crc
-    )
+    times = pc.min_max(rows.column(0).cast("int64"))
+    earliest, latest = times["min"].as_py(), times["max"].as_py()
+    return Entry(batch.first_offset, batch.rows, STATE_FLAG, batch.position, batch.length, earliest, latest, batch.crc)
 
 
 class ArrowSegment:
@@ -227,7 +231,7 @@ class ArrowSegment:
                 yield entry
         yield from damage
 
-    def read(self, query: Query) -> Iterator[Any]:
+    def read(self, query: Query) -> Iterator[pa.RecordBatch]:
         """The rows that are wanted."""
         return read_batches(self.storage, self.file, list(self.wanted(query)), query)
 
@@ -239,7 +243,7 @@ class ArrowSegment:
         try:
             with self.storage.open(segment_name(self.first_offset, INDEX)) as file:
                 size = file.size()
-                added = unpack_entries(file.read_at(size - at, at)) if size > at else []
+                added = unpack_entries(read_at(file, size - at, at)) if size > at else []
         except FileNotFoundError:
             return False
         if added and self.entries and added[0].position != self.entries[-1].end:
@@ -313,7 +317,9 @@ class ArrowSegment:
         )
 
 
-def read_batches(storage: Storage, file: SegmentFile, items: list[Entry | CorruptBatch], query: Query) -> Iterator[Any]:
+def read_batches(
+    storage: Storage, file: SegmentFile, items: list[Entry | CorruptBatch], query: Query
+) -> Iterator[pa.RecordBatch]:
     """What is wanted of these batches of a segment, in order."""
     entries = [item for item in items if isinstance(item, Entry)]
     if not entries:  # nothing need be decoded to say that nothing can be
@@ -403,14 +409,14 @@ class ParquetSegment:
                 found.append(group)
         return sorted(found, key=lambda item: item.first_offset or 0)
 
-    def read(self, query: Query) -> Iterator[Any]:
+    def read(self, query: Query) -> Iterator[pa.RecordBatch]:
         """The rows that are wanted."""
         return read_groups(self.storage, self.file, self.wanted(query), query)
 
 
 def read_groups(
     storage: Storage, segment: SegmentFile, items: Sequence[RowGroup | CorruptBatch], query: Query
-) -> Iterator[Any]:
+) -> Iterator[pa.RecordBatch]:
     """What is wanted of these row groups of a compacted segment."""
     name = segment.name
     if not any(isinstance(item, RowGroup) for item in items):
@@ -441,28 +447,36 @@ def lost_rows(name: str, first_offset: int, groups: Sequence[RowGroup], behind: 
         yield CorruptBatch(name, position, "no file has these rows", first_offset=first, rows=end - first)
 
 
-def row_groups(metadata: Any) -> list[RowGroup]:
+def row_groups(metadata: pq.FileMetaData) -> list[RowGroup]:
     """The row groups, from the file's footer."""
     found = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        offsets = group.column(_OFFSET).statistics
-        times = group.column(_TS).statistics
         if not group.num_rows:
             continue
+        first, last = _bounds(group, _OFFSET)
+        earliest, latest = _bounds(group, _TS)
         position = group.column(0).dictionary_page_offset or group.column(0).data_page_offset
         found.append(
             RowGroup(
                 number,
-                offsets.min,
-                offsets.max + 1,
+                first,
+                last + 1,
                 group.num_rows,
-                microseconds(times.min),
-                microseconds(times.max),
+                microseconds(earliest),
+                microseconds(latest),
                 position,
             )
         )
     return found
+
+
+def _bounds(group: pq.RowGroupMetaData, column: int) -> tuple[Any, Any]:
+    """The least and the greatest value of a column."""
+    statistics = group.column(column).statistics
+    if statistics is None:
+        raise pa.ArrowInvalid(f"column {SCHEMA.names[column]!r} has no statistics")
+    return statistics.min, statistics.max
 
 
 def parquet_end_offset(path: Path) -> int:
@@ -471,7 +485,7 @@ def parquet_end_offset(path: Path) -> int:
     return groups[-1].end_offset if groups else 0
 
 
-def _read_group(file: Any, group: RowGroup, query: Query) -> Iterator[Any]:
+def _read_group(file: pq.ParquetFile, group: RowGroup, query: Query) -> Iterator[pa.RecordBatch]:
     cut = group.first_offset < query.from_offset or group.end_offset > query.to_offset
     columns = query.needed
     if cut or not columns:
@@ -480,9 +494,8 @@ def _read_group(file: Any, group: RowGroup, query: Query) -> Iterator[Any]:
         rows = batch
         if cut:
             offsets = rows.column("offset")
-            wanted = pc.and_(
-                pc.greater_equal(offsets, query.from_offset), pc.less(offsets, min(query.to_offset, group.end_offset))
-            )
+            end = min(query.to_offset, group.end_offset)
+            wanted = pc.and_(pc.greater_equal(offsets, pa.scalar(query.from_offset)), pc.less(offsets, pa.scalar(end)))
             rows = rows.filter(wanted)
         yield query.choose(rows)
 

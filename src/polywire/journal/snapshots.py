@@ -10,6 +10,7 @@ lowest priority; ``housekeeping.py`` starts it.
 """
 
 import bisect
+import io
 import itertools
 import json
 import logging
@@ -21,19 +22,23 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
+from pyarrow.lib import concat_batches
 
 from polywire.journal.compaction import begin_work
 from polywire.journal.errors import JournalError
 from polywire.journal.files import FILE_MODE, STATE, choose_segments, offset_of, segment_name, sync_folder
 from polywire.journal.kinds import GAP, KINDS
 from polywire.journal.reader import Journal, open_journal
-from polywire.journal.schema import PLAIN_SCHEMA
+from polywire.journal.schema import PLAIN_SCHEMA, Array, values
 from polywire.journal.state import KEY_SOURCES, fold_keys, keys_of, references, resolve, unresolved
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 UNFINISHED: Final = "state-unfinished"
 """The suffix of a snapshot that is being written."""
@@ -65,13 +70,13 @@ class Snapshot:
     offset: int = 0
     path: Path | None = None
 
-    def batches(self, columns: Iterable[str] = tuple(PLAIN_SCHEMA.names)) -> Iterator[Any]:
+    def batches(self, columns: Iterable[str] = tuple(PLAIN_SCHEMA.names)) -> Iterator[pa.RecordBatch]:
         """Its rows, with these columns, in order of offsets."""
         if self.path is None:
             return
         fields = [PLAIN_SCHEMA.names.index(name) for name in columns]
         options = ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-        with pa.OSFile(str(self.path)) as file, ipc.open_stream(file, options=options) as stream:
+        with pa.OSFile(str(self.path), "rb") as file, ipc.open_stream(file, options=options) as stream:
             yield from stream
 
 
@@ -85,21 +90,21 @@ class State:
     offset: int
     base: Snapshot
     journal: Journal
-    offsets: Any = None
+    offsets: "Array | None" = None
     """Of its rows, ascending; None where it is just what the base has."""
     folded: int = 0
     lost: tuple[str, ...] = ()
 
     @property
-    def rows(self) -> Any:
+    def rows(self) -> pa.Table:
         """All of it, as one table."""
         return pa.Table.from_batches(list(self.batches()), PLAIN_SCHEMA)
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
         """Its rows, in order of offsets, read slice by slice."""
         if self.offsets is None:
             return self.base.batches()
-        return _slices(self._batches())
+        return _slices(self._batches(self.offsets))
 
     def first_reference(self) -> int | None:
         """The first message in the journal that a delivery since the base refers to; None if there is none."""
@@ -110,13 +115,13 @@ class State:
         found = [pc.min(references(batch)) for batch in _rows_at(self.journal, self.offsets.slice(middle), columns)]
         return min((each.as_py() for each in found if each.is_valid), default=None)
 
-    def _batches(self) -> Iterator[Any]:
-        middle = _place(self.offsets, self.base.offset)
-        yield from _chosen(self.base.batches(), self.offsets.slice(0, middle))
-        for batch in _rows_at(self.journal, self.offsets.slice(middle), PLAIN_SCHEMA.names):
+    def _batches(self, offsets: Array) -> Iterator[pa.RecordBatch]:
+        middle = _place(offsets, self.base.offset)
+        yield from _chosen(self.base.batches(), offsets.slice(0, middle))
+        for batch in _rows_at(self.journal, offsets.slice(middle), PLAIN_SCHEMA.names):
             yield from self._resolved(batch)
 
-    def _resolved(self, batch: Any) -> Iterator[Any]:
+    def _resolved(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows, with the bodies of the messages that deliveries refer to."""
         if not pc.any(unresolved(batch)).as_py():
             yield batch
@@ -131,11 +136,11 @@ class State:
             octets += size
         yield from self._resolved_slice(batch.slice(first))
 
-    def _resolved_slice(self, batch: Any) -> Iterator[Any]:
+    def _resolved_slice(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         bodies = self._messages(references(batch), "body")
         yield from resolve(pa.Table.from_batches([batch]), bodies).combine_chunks().to_batches()
 
-    def _messages(self, offsets: Any, column: str) -> dict[int, Any]:
+    def _messages(self, offsets: Array, column: str) -> dict[int, Any]:
         """One column of the messages with these offsets, by offset.
 
         A delivery may refer to an old retained message whose segment is deleted; then the base has it.
@@ -144,10 +149,10 @@ class State:
         found: dict[int, Any] = {}
         ordered = offsets.take(pc.sort_indices(offsets))
         for batch in _rows_at(self.journal, ordered, columns):
-            found.update(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+            found.update(zip(values(batch.column(0)), values(batch.column(1)), strict=True))
         if len(found) < len(ordered):
             for batch in _chosen(self.base.batches(columns), ordered):
-                found.update(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+                found.update(zip(values(batch.column(0)), values(batch.column(1)), strict=True))
         return found
 
 
@@ -241,32 +246,30 @@ def newest(folder: Path, to_offset: int | None = None) -> Snapshot:
     return Snapshot()
 
 
-class _Checked:
-    """A file that Arrow writes to, with the checksum of all that was written."""
-
-    closed = False
+class _Checked(io.RawIOBase):
+    """Passes on what Arrow writes to a file, which is closed by its owner, and computes its checksum."""
 
     def __init__(self, file: IO[bytes]) -> None:
+        super().__init__()
         self._file = file
         self._due = 0
         self.crc = 0
 
-    def write(self, octets: Any) -> int:
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def write(self, octets: "ReadableBuffer") -> int:
         """Write, and update the checksum."""
+        size = memoryview(octets).nbytes
         self.crc = zlib.crc32(octets, self.crc)
         self._file.write(octets)
-        self._due += len(octets)
+        self._due += size
         if self._due >= SYNC_OCTETS:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._due = 0
-        return len(octets)
-
-    def flush(self) -> None:
-        """Nothing to flush: nothing is buffered here."""
-
-    def close(self) -> None:
-        """The file is closed by its owner."""
+        return size
 
 
 def _check(path: Path) -> None:
@@ -279,7 +282,7 @@ def _check(path: Path) -> None:
             left -= len(piece)
         if left or file.read() != _TRAILER.pack(_MAGIC, crc):
             raise ValueError("its checksum does not match")
-    with pa.OSFile(str(path)) as opened, ipc.open_stream(opened) as stream:
+    with pa.OSFile(str(path), "rb") as opened, ipc.open_stream(opened) as stream:
         if not stream.schema.equals(PLAIN_SCHEMA):
             raise ValueError("its columns are not those of this version")
 
@@ -296,12 +299,12 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _rows_at(journal: Journal, offsets: Any, columns: list[str]) -> Iterator[Any]:
+def _rows_at(journal: Journal, offsets: Array, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """The rows with these offsets, which are in order."""
     if not len(offsets):
         return
-    jumps = pc.greater(pc.pairwise_diff(offsets), NEAR)
-    begins = [0, *pc.indices_nonzero(pc.fill_null(jumps, fill_value=False)).to_pylist(), len(offsets)]
+    jumps = pc.greater(pc.pairwise_diff(offsets), pa.scalar(NEAR))
+    begins = [0, *values(pc.indices_nonzero(jumps.fill_null(fill_value=False))), len(offsets)]
     for at, end in itertools.pairwise(begins):
         wanted = offsets.slice(at, end - at)
         first, last = wanted[0].as_py(), wanted[-1].as_py()
@@ -309,7 +312,7 @@ def _rows_at(journal: Journal, offsets: Any, columns: list[str]) -> Iterator[Any
         yield from _chosen(batches, wanted)
 
 
-def _chosen(batches: Iterable[Any], offsets: Any) -> Iterator[Any]:
+def _chosen(batches: Iterable[pa.RecordBatch], offsets: Array) -> Iterator[pa.RecordBatch]:
     """Of batches in order, the rows with these offsets, which are in order too."""
     for batch in batches:
         found = batch.column("offset")
@@ -320,14 +323,14 @@ def _chosen(batches: Iterable[Any], offsets: Any) -> Iterator[Any]:
             yield batch.filter(pc.is_in(found, value_set=offsets.slice(first, end - first)))
 
 
-def _place(offsets: Any, offset: int) -> int:
+def _place(offsets: Array, offset: int) -> int:
     """Where in these offsets this one would be."""
     return bisect.bisect_left(range(len(offsets)), offset, key=lambda at: offsets[at].as_py())
 
 
-def _slices(batches: Iterable[Any]) -> Iterator[Any]:
+def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in batches that are neither tiny nor huge."""
-    held: list[Any] = []
+    held: list[pa.RecordBatch] = []
     rows = octets = 0
     for batch in batches:
         parts = max(1, -(-batch.nbytes // SLICE_OCTETS))
@@ -338,10 +341,10 @@ def _slices(batches: Iterable[Any]) -> Iterator[Any]:
             rows += part.num_rows
             octets += part.nbytes
             if rows >= SLICE_ROWS or octets >= SLICE_OCTETS:
-                yield pa.concat_batches(held)
+                yield concat_batches(held)
                 held, rows, octets = [], 0, 0
     if held:
-        yield pa.concat_batches(held)
+        yield concat_batches(held)
 
 
 def _range(first: int, end: int) -> str:

@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from pyarrow import PythonFile, fs
+from pyarrow import NativeFile, PythonFile, fs
 
 from polywire.http import Answer, HttpClient, NoAnswer
 from polywire.journal.errors import JournalError
 from polywire.journal.files import writer_alive
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 
 class Storage(Protocol):
@@ -26,8 +29,8 @@ class Storage(Protocol):
     def sizes(self) -> dict[str, int]:
         """The files by name, with their bytes; ``JournalError`` where there is no such place."""
 
-    def open(self, name: str) -> Any:
-        """A ``pyarrow.NativeFile`` to read at any position; ``FileNotFoundError`` if it is gone."""
+    def open(self, name: str) -> NativeFile:
+        """The file, to read at any position; ``FileNotFoundError`` if it is gone."""
 
     def being_written(self) -> bool:
         """Whether a writer may be at work: then only what the index names is safe."""
@@ -40,7 +43,7 @@ class Storage(Protocol):
 class FileStorage:
     """A directory of a file system of ``pyarrow.fs``."""
 
-    filesystem: Any
+    filesystem: fs.FileSystem
     root: str
 
     def sizes(self) -> dict[str, int]:
@@ -54,7 +57,7 @@ class FileStorage:
             raise JournalError(f"{self.root}: a journal is a directory, this is a file") from None
         return {info.base_name: info.size for info in found if info.type == fs.FileType.File}
 
-    def open(self, name: str) -> Any:
+    def open(self, name: str) -> NativeFile:
         """One file, to read at any position."""
         return self.filesystem.open_input_file(f"{self.root}/{name}")
 
@@ -66,7 +69,7 @@ class FileStorage:
         return self.root
 
 
-def find_storage(place: str | Path, filesystem: Any = None, token: str | None = None) -> Storage:
+def find_storage(place: str | Path, filesystem: fs.FileSystem | None = None, token: str | None = None) -> Storage:
     """The storage that a path, a URI, or a hub's address means; ``token`` is shown to a hub."""
     if filesystem is not None:
         return FileStorage(filesystem, str(place).rstrip("/"))
@@ -207,10 +210,11 @@ class RemoteFile(io.RawIOBase):
         """Read the rest of the file."""
         return self.read()
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: "WriteableBuffer") -> int:
         """Read into a buffer."""
-        octets = self.read(len(buffer))
-        buffer[: len(octets)] = octets
+        view = memoryview(buffer).cast("B")
+        octets = self.read(len(view))
+        view[: len(octets)] = octets
         return len(octets)
 
 
@@ -233,7 +237,7 @@ class HubStorage:
         """The files by name, with the bytes that are safe."""
         return self._server.files()
 
-    def open(self, name: str) -> Any:
+    def open(self, name: str) -> NativeFile:
         """One file, to read at any position."""
         return PythonFile(RemoteFile(self._server, name), mode="r")
 

@@ -6,10 +6,11 @@ Nothing is changed. What a writer is just adding is not looked at.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from polywire.journal.damage import Survey, lost_batches, survey
 from polywire.journal.errors import CorruptBatch, NoJournal
@@ -62,7 +63,7 @@ class Verified:
         return sum(finding.rows or 0 for finding in self.findings if finding.severity == DAMAGE)
 
 
-def verify(place: str | Path, *, filesystem: Any = None) -> Iterator[Verified]:
+def verify(place: str | Path, *, filesystem: fs.FileSystem | None = None) -> Iterator[Verified]:
     """Check one segment after the other; what is found comes as each is done."""
     return verify_storage(find_storage(place, filesystem))
 
@@ -161,9 +162,9 @@ def _verify_arrow(storage: Storage, file: SegmentFile, size: int, behind: int | 
     if missing and known is not None:
         found.findings.append(Finding(NOTE, 0, f"its index does not list {missing} of {found.batches} batches"))
     for batch in seen.batches:
-        rows = decode(head, octets[batch.position : batch.end], ["offset"])
-        offsets = rows.column(0)
-        if rows.num_rows != batch.rows or offsets[0].as_py() != batch.first_offset:
+        table = decode(head, octets[batch.position : batch.end], ["offset"])
+        offsets = table.column(0)
+        if table.num_rows != batch.rows or offsets[0].as_py() != batch.first_offset:
             reason = "its rows do not match its header"
             found.findings.append(Finding(DAMAGE, batch.position, reason, batch.first_offset, batch.rows))
     return found

@@ -103,7 +103,7 @@ def expand(pattern: str) -> Iterator[tuple[str, str]]:
         yield name, fixed + name
 
 
-def _matching(files: Any, folder: str, levels: list[str]) -> Iterator[str]:
+def _matching(files: fs.FileSystem, folder: str, levels: list[str]) -> Iterator[str]:
     if not levels:
         yield folder
         return

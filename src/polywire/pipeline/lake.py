@@ -272,10 +272,11 @@ def _lots(files: list[Path]) -> list[list[Path]]:
 
 def _join(files: list[Path], target: Path) -> None:
     """All rows of the files in one, file by file; never more than some of them in memory."""
-    schema: Any = pa.unify_schemas([pq.read_schema(path) for path in files]).with_metadata(
+    schema = pa.unify_schemas([pq.read_schema(path) for path in files]).with_metadata(
         pq.read_schema(files[-1]).metadata
     )
-    with pq.ParquetWriter(target, schema, compression="zstd", use_dictionary=_coded(files[0])) as writer:
+    coded: Any = _coded(files[0])  # the stubs know only true and false
+    with pq.ParquetWriter(target, schema, compression="zstd", use_dictionary=coded) as writer:
         for path in files:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(ROW_GROUP):
@@ -292,7 +293,7 @@ def _coded(path: Path) -> list[str]:
         return [column.path_in_schema for column in columns if column.has_dictionary_page]
 
 
-def _fitted(batch: Any, schema: Any) -> Any:
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch with the columns of a schema: one that came later is null in older files."""
     if batch.schema.equals(schema):
         return batch

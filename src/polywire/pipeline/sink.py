@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -49,7 +49,7 @@ class Publisher:
             raise OptionError("hub", reason) from None
         self._patience = patience
 
-    def publish(self, part: Part, rows: Any) -> bool:
+    def publish(self, part: Part, rows: pa.RecordBatch) -> bool:
         """Publish a part; False where the hub had it already."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, SCHEMA) as writer:
@@ -140,7 +140,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         check_columns({field.name: field.dataType.simpleString() for field in schema})
         self.options = SinkOptions.read(options, streaming=True)
 
-    def write(self, iterator: Iterator[Any]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override] # so are Spark's own
         """In a task: stage its rows."""
         return stage(self.options, iterator)
 
@@ -162,7 +162,7 @@ class BatchWriter(DataSourceArrowWriter):
         check_columns({field.name: field.dataType.simpleString() for field in schema})
         self.options = SinkOptions.read(options, streaming=False)
 
-    def write(self, iterator: Iterator[Any]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override] # so are Spark's own
         """In a task: stage its rows."""
         return stage(self.options, iterator)
 
@@ -182,7 +182,7 @@ class BatchWriter(DataSourceArrowWriter):
             Staging(self.options.staging).remove()
 
 
-def stage(options: SinkOptions, batches: Iterator[Any]) -> Staged:
+def stage(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Staged:
     """Stage the rows of a task."""
     parts = (part for batch in batches for part in in_parts(normalised(batch)))
     return Staged(Staging(options.staging).stage(parts))

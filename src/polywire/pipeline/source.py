@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.lib import concat_batches
 from pyspark.sql import datasource as ds
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -50,7 +51,7 @@ BATCH_ROWS: Final = 16_384
 BATCH_OCTETS: Final = 32 << 20
 """A batch for Spark: small ones cost a message between two processes each, large ones are held in memory twice."""
 
-_TYPES: Final[dict[Any, DataType]] = {
+_TYPES: Final[dict[pa.DataType, DataType]] = {
     pa.int64(): LongType(),
     pa.int32(): IntegerType(),
     pa.utf8(): StringType(),
@@ -65,7 +66,7 @@ def spark_schema(columns: Iterable[str]) -> StructType:
     return StructType([StructField(name, _TYPES[PLAIN_SCHEMA.field(name).type]) for name in columns])
 
 
-def arrow_schema(columns: Iterable[str]) -> Any:
+def arrow_schema(columns: Iterable[str]) -> pa.Schema:
     """The same as a schema of Arrow. Spark compares it with its own to the letter: all columns may be null there."""
     fields = []
     for name in columns:
@@ -75,10 +76,10 @@ def arrow_schema(columns: Iterable[str]) -> Any:
     return pa.schema(fields)
 
 
-def for_spark(batches: Iterable[Any], columns: tuple[str, ...]) -> Iterator[Any]:
+def for_spark(batches: Iterable[pa.RecordBatch], columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Batches with these columns, as Spark takes them: neighbours put together until they are worth sending."""
     schema = arrow_schema(columns)
-    held: list[Any] = []
+    held: list[pa.RecordBatch] = []
     rows = octets = 0
     for batch in batches:
         if batch.num_rows == 0:
@@ -93,7 +94,7 @@ def for_spark(batches: Iterable[Any], columns: tuple[str, ...]) -> Iterator[Any]
         yield _joined(held)
 
 
-def _fitted(batch: Any, schema: Any) -> Any:
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     arrays = []
     for wanted in schema:
         column = batch.column(wanted.name)
@@ -101,8 +102,8 @@ def _fitted(batch: Any, schema: Any) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _joined(batches: list[Any]) -> Any:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else concat_batches(batches)
 
 
 _ORDERED: Final = (ds.EqualTo, ds.GreaterThan, ds.GreaterThanOrEqual, ds.LessThan, ds.LessThanOrEqual)
@@ -114,7 +115,7 @@ _STRUCTURED: Final = ("attachments",)
 class Pushed:
     """The filters a source applies itself: ``expression`` for every row, the bounds for what not to read at all."""
 
-    expression: Any = None
+    expression: pc.Expression | None = None
     from_offset: int | None = None
     to_offset: int | None = None
     from_time: datetime | None = None
@@ -157,7 +158,7 @@ class Pushed:
                 self.to_time = end if self.to_time is None else min(self.to_time, end)
 
 
-def _expression(found: ds.Filter) -> Any:
+def _expression(found: ds.Filter) -> pc.Expression | None:
     """The filter as Arrow applies it, or None where it would not be exactly the same."""
     if isinstance(found, ds.Not):
         inner = _expression(found.child)
@@ -173,7 +174,7 @@ def _expression(found: ds.Filter) -> Any:
     if isinstance(found, ds.IsNull):
         return column.is_null()
     if isinstance(found, ds.IsNotNull):
-        return column.is_valid()
+        return column.is_valid()  # type: ignore[return-value] # a bool to the stubs
     if isinstance(found, ds.In):
         # With a null in the list SQL's answer is never false, which Arrow has no word for.
         values = [_literal(value) for value in found.value]
@@ -260,7 +261,7 @@ def plan(found: list[Range], rows_per_partition: int) -> list[JournalPartition]:
 
 def read_partition(
     partition: JournalPartition, options: SourceOptions, columns: tuple[str, ...], pushed: Pushed | None
-) -> Iterator[Any]:
+) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, as record batches of the journal."""
     batches = partition.split.read(
         columns,
@@ -332,12 +333,14 @@ def tick_between(start: Place, end: Place, journals: dict[str, Journal]) -> list
     return [TickPartition(end[TICK], nodes)]
 
 
-def tick_rows(partition: TickPartition) -> Any:
+def tick_rows(partition: TickPartition) -> pa.RecordBatch:
     """The rows of a tick, with all columns."""
     return _rows({node: (offset, partition.time) for node, offset in partition.nodes.items()})
 
 
-def read_with_ticks(partition: JournalPartition, options: SourceOptions, columns: tuple[str, ...]) -> Iterator[Any]:
+def read_with_ticks(
+    partition: JournalPartition, options: SourceOptions, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
     """The rows of a partition that are of the kinds wanted, and a tick for each node there are rows of, of any kind."""
     needed = tuple(name for name in COLUMNS if name in {*columns, "offset", "ts", "node", "kind"})
     wanted = pa.array(options.kinds, pa.utf8())
@@ -355,7 +358,7 @@ def read_with_ticks(partition: JournalPartition, options: SourceOptions, columns
 _ENDS: Final = (("node", pa.utf8()), ("offset_max", pa.int64()), ("ts_max", pa.int64()))
 
 
-def _rows(ticks: Mapping[str, tuple[int, int]]) -> Any:
+def _rows(ticks: Mapping[str, tuple[int, int]]) -> pa.RecordBatch:
     """Of each node a tick: where its journal ended, and the time."""
     rows = [
         {"offset": offset, "ts": moment, "node": node, "kind": KIND, "connection": 0}
@@ -396,7 +399,7 @@ class BatchReader(DataSourceReader):
                 found.append(Range(opened, begin, end))
         return list(plan(found, self.options.rows_per_partition))
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: its rows."""
         if not isinstance(partition, JournalPartition):
             return iter(())  # Spark asks for one partition where there is none
@@ -451,7 +454,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = list(ranges(journals, begin, stop, fail_on_data_loss=self.options.fail_on_data_loss))
         return [*plan(found, self.options.rows_per_partition), *tick_between(begin, stop, journals)]
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: its rows."""
         if isinstance(partition, TickPartition):
             return for_spark([tick_rows(partition)], self.columns)

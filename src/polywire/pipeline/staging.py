@@ -19,18 +19,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
+from polywire.journal.schema import Array, values
 from polywire.pipeline.errors import SinkError
 
-SCHEMA: Final[Any] = pa.schema(
-    [
-        pa.field("channel", pa.utf8(), nullable=False),
-        pa.field("body", pa.binary(), nullable=False),
-        pa.field("headers", pa.utf8()),
-        pa.field("content_type", pa.utf8()),
-        pa.field("retain", pa.bool_(), nullable=False),
-        pa.field("queue", pa.bool_(), nullable=False),
-    ]
-)
+_FIELDS: "Final[list[pa.Field[Any]]]" = [
+    pa.field("channel", pa.utf8(), nullable=False),
+    pa.field("body", pa.binary(), nullable=False),
+    pa.field("headers", pa.utf8()),
+    pa.field("content_type", pa.utf8()),
+    pa.field("retain", pa.bool_(), nullable=False),
+    pa.field("queue", pa.bool_(), nullable=False),
+]
+
+SCHEMA: Final = pa.schema(_FIELDS)
 """What the hub gets: ``headers`` is a JSON object."""
 
 ACCEPTED: Final = {
@@ -63,26 +64,26 @@ def check_columns(types: dict[str, str]) -> None:
             raise SinkError(f"column {name!r} is {found}; it must be {' or '.join(allowed)}")
 
 
-def normalised(batch: Any) -> Any:
+def normalised(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch as Spark gives it, with the columns the hub gets."""
     rows = batch.num_rows
     channel = batch.column("channel").cast(pa.utf8())
-    if channel.null_count or pc.any(pc.equal(channel, "")).as_py():
+    if channel.null_count or pc.any(pc.equal(channel, pa.scalar(""))).as_py():
         raise SinkError("a row has no channel: filter such rows out, or set one")
-    columns = [
+    columns: list[Array] = [
         channel,
-        pc.fill_null(batch.column("body").cast(pa.binary()), b""),
+        batch.column("body").cast(pa.binary()).fill_null(b""),
         _headers(batch.column("headers")) if "headers" in batch.schema.names else pa.nulls(rows, pa.utf8()),
         _optional(batch, "content_type", pa.utf8()),
-        pc.fill_null(_optional(batch, "retain", pa.bool_()), fill_value=False),
-        pc.fill_null(_optional(batch, "queue", pa.bool_()), fill_value=False),
+        _optional(batch, "retain", pa.bool_()).fill_null(fill_value=False),
+        _optional(batch, "queue", pa.bool_()).fill_null(fill_value=False),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def in_parts(batch: Any) -> Iterator[Any]:
+def in_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch cut into parts that are small enough for one request each."""
-    lengths = pc.binary_length(batch.column("body")).to_pylist()
+    lengths = pc.binary_length(batch.column("body")).to_pylist()  # type: ignore[call-overload] # of binary columns
     start = octets = 0
     for row, length in enumerate(lengths):
         if row > start and (row - start >= PART_ROWS or octets + length > PART_OCTETS):
@@ -93,16 +94,16 @@ def in_parts(batch: Any) -> Iterator[Any]:
         yield batch.slice(start)
 
 
-def _optional(batch: Any, name: str, kind: Any) -> Any:
-    return batch.column(name).cast(kind) if name in batch.schema.names else pa.nulls(batch.num_rows, kind)
+def _optional(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> Array:
+    return batch.column(name).cast(kind) if name in batch.schema.names else pa.array([None] * batch.num_rows, kind)
 
 
-def _headers(column: Any) -> Any:
+def _headers(column: Array) -> Array:
     """A JSON object a row: of a map, or the text itself once it has been read as one."""
     if pa.types.is_map(column.type):
         found = [None if pairs is None else json.dumps(dict(pairs), ensure_ascii=False) for pairs in column.to_pylist()]
         return pa.array(found, pa.utf8())
-    for text in pc.unique(column.drop_null()).to_pylist():
+    for text in values(pc.unique(column.drop_null())):
         try:
             good = isinstance(json.loads(text), dict)
         except ValueError:
@@ -130,7 +131,7 @@ class Staging:
     def __init__(self, location: str) -> None:
         self.location = location
 
-    def stage(self, parts: Iterator[Any]) -> str | None:
+    def stage(self, parts: Iterator[pa.RecordBatch]) -> str | None:
         """Write a task's parts to a file of their own; its name, or None where there is no row."""
         first = next(parts, None)
         if first is None:
@@ -145,7 +146,7 @@ class Staging:
         _sync(files, f"{root}/{name}")
         return name
 
-    def parts(self, manifest: Manifest) -> Iterator[Any]:
+    def parts(self, manifest: Manifest) -> Iterator[pa.RecordBatch]:
         """The parts that a manifest lists, in order."""
         files, root = self._open()
         for name in manifest.files:
@@ -194,11 +195,11 @@ class Staging:
         if files.get_file_info(root).type == fs.FileType.Directory:
             files.delete_dir(root)
 
-    def _open(self) -> tuple[Any, str]:
+    def _open(self) -> tuple[fs.FileSystem, str]:
         return open_location(self.location)
 
 
-def open_location(location: str) -> tuple[Any, str]:
+def open_location(location: str) -> tuple[fs.FileSystem, str]:
     """The file system of a path or URI, and the path on it."""
     scheme = urlsplit(location).scheme
     if scheme == "file":
@@ -210,7 +211,7 @@ def open_location(location: str) -> tuple[Any, str]:
     return fs.LocalFileSystem(), os.path.abspath(location)  # noqa: PTH100 - a pyarrow path is a string
 
 
-def _sync(files: Any, path: str) -> None:
+def _sync(files: fs.FileSystem, path: str) -> None:
     """Make what was written outlive a power cut, where that is ours to do."""
     if isinstance(files, fs.LocalFileSystem):
         descriptor = os.open(path, os.O_RDONLY)
@@ -220,6 +221,6 @@ def _sync(files: Any, path: str) -> None:
             os.close(descriptor)
 
 
-def _remove(files: Any, path: str) -> None:
+def _remove(files: fs.FileSystem, path: str) -> None:
     if files.get_file_info(path).type == fs.FileType.File:
         files.delete_file(path)

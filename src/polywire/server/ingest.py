@@ -66,16 +66,16 @@ PENDING: Final = 8 << 20
 
 RETRY_SECONDS: Final = 0.5
 
-SCHEMA: Final[Any] = pa.schema(
-    [
-        pa.field("channel", pa.utf8(), nullable=False),
-        pa.field("body", pa.binary(), nullable=False),
-        pa.field("headers", pa.utf8()),
-        pa.field("content_type", pa.utf8()),
-        pa.field("retain", pa.bool_(), nullable=False),
-        pa.field("queue", pa.bool_(), nullable=False),
-    ]
-)
+_FIELDS: "Final[list[pa.Field[Any]]]" = [
+    pa.field("channel", pa.utf8(), nullable=False),
+    pa.field("body", pa.binary(), nullable=False),
+    pa.field("headers", pa.utf8()),
+    pa.field("content_type", pa.utf8()),
+    pa.field("retain", pa.bool_(), nullable=False),
+    pa.field("queue", pa.bool_(), nullable=False),
+]
+
+SCHEMA: Final = pa.schema(_FIELDS)
 
 
 def read_part(headers: Mapping[str, str]) -> Part:
@@ -105,7 +105,7 @@ def check_size(body: bytes, limit: int) -> tuple[int, int]:
     for batches, message in enumerate(reader, start=1):
         if message.type != "record batch":
             raise Refused(400, f"a part must consist of record batches, not of a {message.type}")
-        added_rows, added = _batch_size(memoryview(message.metadata), memoryview(message.body))
+        added_rows, added = _batch_size(memoryview(message.metadata), memoryview(message.body or b""))
         rows += added_rows
         size += added
         if rows > MAX_ROWS:

@@ -44,20 +44,20 @@ FIRST: Final = ("protocol", "connection", "client", "channel", "size")
 END: Final = {"role": "end_role", "at": "end_at", "size": "end_size", "headers": "end_headers"}
 """What it has from its end, and how that is called there."""
 
-STORED: Final[Any] = pa.schema(
-    [
-        ("role", pa.int32()),
-        ("correlation", pa.utf8()),
-        ("offset", pa.int64()),
-        ("at", pa.int64()),
-        ("protocol", pa.utf8()),
-        ("connection", pa.int64()),
-        ("client", pa.utf8()),
-        ("channel", pa.utf8()),
-        ("size", pa.int32()),
-        ("headers", pa.utf8()),
-    ]
-)
+_STORED: Final[list[tuple[str, pa.DataType]]] = [
+    ("role", pa.int32()),
+    ("correlation", pa.utf8()),
+    ("offset", pa.int64()),
+    ("at", pa.int64()),
+    ("protocol", pa.utf8()),
+    ("connection", pa.int64()),
+    ("client", pa.utf8()),
+    ("channel", pa.utf8()),
+    ("size", pa.int32()),
+    ("headers", pa.utf8()),
+]
+
+STORED: Final = pa.schema(_STORED)
 """How rows are kept between two micro-batches."""
 
 
@@ -65,7 +65,7 @@ STORED: Final[Any] = pa.schema(
 class Waiting:
     """What is kept of a bucket: rows that wait for their other half, and the latest time of the node."""
 
-    rows: Any
+    rows: pd.DataFrame
     clock: int
 
     def to_bytes(self) -> bytes:
@@ -78,7 +78,7 @@ class Waiting:
         return Waiting(unpacked([data] if data else []), clock)
 
 
-def packed(rows: Any) -> bytes:
+def packed(rows: pa.Table) -> bytes:
     """Rows of an Arrow table that has at least the columns of ``STORED``, as bytes."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, STORED) as writer:
@@ -86,7 +86,7 @@ def packed(rows: Any) -> bytes:
     return bytes(sink.getvalue())
 
 
-def unpacked(several: list[bytes]) -> Any:
+def unpacked(several: list[bytes]) -> pd.DataFrame:
     """The rows of all of them, as a pandas frame."""
     tables = []
     for data in several:
@@ -100,7 +100,7 @@ def nothing() -> Waiting:
     return Waiting(unpacked([]), 0)
 
 
-def match(before: Waiting, rows: Any, timeout: int, lateness: int) -> tuple[Any, Waiting]:
+def match(before: Waiting, rows: pd.DataFrame, timeout: int, lateness: int) -> tuple[pd.DataFrame, Waiting]:
     """The calls these rows bring to an end, and what waits from now on."""
     clock = max(before.clock, int(rows["at"].max())) if len(rows) else before.clock
     settled = clock - timeout - lateness
@@ -130,26 +130,26 @@ def match(before: Waiting, rows: Any, timeout: int, lateness: int) -> tuple[Any,
     return _ended(pairs[over], came[over], timeout), Waiting(_together(kept, parts), clock)
 
 
-def _streaming(ended: Any, clock: int) -> Any:
+def _streaming(ended: pd.DataFrame, clock: int) -> pd.DataFrame:
     """Ended calls whose requests may continue."""
     found = ended[ended["role"].to_numpy() == OPENING]
     return found.assign(role=np.int32(ANSWERED), at=np.int64(clock))
 
 
-def _together(frames: list[Any], like: Any) -> Any:
+def _together(frames: list[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
     """The rows of all frames, with the columns that are stored."""
     some = [frame[STORED.names] for frame in frames if len(frame)]
     return pd.concat(some, ignore_index=True) if some else like.iloc[:0]
 
 
-def _earliest(rows: Any) -> Any:
+def _earliest(rows: pd.DataFrame) -> pd.DataFrame:
     """The first row of each call, by its place in the journal."""
     if rows["correlation"].is_unique:
         return rows
     return rows.sort_values("offset", kind="stable").drop_duplicates("correlation")
 
 
-def _ended(pairs: Any, came: Any, timeout: int) -> Any:
+def _ended(pairs: pd.DataFrame, came: "np.ndarray[Any, np.dtype[np.bool_]]", timeout: int) -> pd.DataFrame:
     """Calls that are over: the columns of the request, and those of the end where it came in time."""
     limit = pairs["at"].to_numpy() + timeout
     in_time = came & (np.where(came, pairs["end_at"], 0) <= limit)
@@ -213,16 +213,16 @@ class Packer:
     def __init__(self, buckets: int) -> None:
         self._buckets = buckets
 
-    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One partition of the source."""
         clocks: dict[str, int] = {}
-        held: list[Any] = []
+        held: list[pa.RecordBatch] = []
         rows = 0
         for batch in batches:
             latest = pa.Table.from_batches([batch]).group_by("node").aggregate([("at", "max")])
-            for node, at in zip(latest["node"].to_pylist(), latest["at_max"].to_pylist(), strict=True):
-                clocks[node] = max(clocks.get(node, at), at)
-            held.append(batch.filter(pc.less(batch.column("role"), CLOCK)))
+            for row in latest.to_pylist():
+                clocks[row["node"]] = max(clocks.get(row["node"], row["at_max"]), row["at_max"])
+            held.append(batch.filter(pc.less(batch.column("role"), pa.scalar(CLOCK))))
             rows += held[-1].num_rows
             if rows >= HELD:
                 yield self._packed(held, clocks)
@@ -230,22 +230,26 @@ class Packer:
         if clocks:
             yield self._packed(held, clocks)
 
-    def _packed(self, held: list[Any], clocks: dict[str, int]) -> Any:
+    def _packed(self, held: list[pa.RecordBatch], clocks: dict[str, int]) -> pa.RecordBatch:
         """A row for each node and bucket, with the parts that are held of it."""
         parts = pa.Table.from_batches(held) if held else None
         found: list[dict[str, Any]] = []
         for node, clock in clocks.items():
-            of_node = None if parts is None else parts.filter(pc.equal(parts["node"], node))
+            of_node = None if parts is None else parts.filter(pc.equal(parts["node"], pa.scalar(node)))
             for bucket in range(self._buckets):
-                mine = None if of_node is None else of_node.filter(pc.equal(of_node["bucket"], bucket))
+                mine = None if of_node is None else of_node.filter(pc.equal(of_node["bucket"], pa.scalar(bucket)))
                 octets = packed(mine) if mine is not None and mine.num_rows else b""
                 found.append({"node": node, "bucket": bucket, "clock": clock, "parts": octets})
         return pa.RecordBatch.from_pylist(found, _PACKED)
 
 
-_PACKED: Final[Any] = pa.schema(
-    [("node", pa.utf8()), ("bucket", pa.int32()), ("clock", pa.int64()), ("parts", pa.binary())]
-)
+_COLUMNS: Final[list[tuple[str, pa.DataType]]] = [
+    ("node", pa.utf8()),
+    ("bucket", pa.int32()),
+    ("clock", pa.int64()),
+    ("parts", pa.binary()),
+]
+_PACKED: Final = pa.schema(_COLUMNS)
 
 
 class Matcher(StatefulProcessor):
@@ -259,7 +263,12 @@ class Matcher(StatefulProcessor):
         """Spark begins a task."""
         self._state = handle.getValueState("waiting", STATE)
 
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: ARG002, N802, N803
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self,
+        key: tuple[str, int],
+        rows: Iterator[pd.DataFrame],
+        timerValues: object,  # noqa: ARG002, N803 - as above
+    ) -> Iterator[pd.DataFrame]:
         """Rows of a bucket have come."""
         found = self._state.get()
         before = nothing() if found is None else Waiting.from_bytes(found[1], found[0])
