@@ -28,7 +28,7 @@ class Publisher:
         self._rest = 0
         self.connection = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.connection.sendall(encode(Connect(f"publisher-{number}", True)))
+        self.connection.sendall(encode(Connect(f"publisher-{number}", clean_session=True)))
         assert self.connection.recv(4) == b"\x20\x02\x00\x00"
 
     def send(self, count: int) -> None:

@@ -355,12 +355,15 @@ class Mortal(Worker):
         try:
             number = self.kept.following()
             will = Will(self.kept.channel, self.kept.body(number), 1, retain=True)
-            wire.send(encode(Connect("mortal", True, 0, will)) + encode(Publish(CONFIRMATIONS, b"", 1, packet_id=1)))
+            wire.send(
+                encode(Connect("mortal", clean_session=True, keep_alive=0, will=will))
+                + encode(Publish(CONFIRMATIONS, b"", 1, packet_id=1))
+            )
             decoder = Decoder(role="client")
             frames: list[Frame] = []
             while not any(isinstance(frame, Puback) for frame in frames):
                 frames += decoder.feed(wire.receive())
-            assert frames[0] == Connack(False, 0), frames
+            assert frames[0] == Connack(session_present=False, return_code=0), frames
             self.kept.safe.add(number)
             self.up.set()
             life.dying.wait(0.15)

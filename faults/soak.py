@@ -145,7 +145,7 @@ class Churn:
             wire = StreamWire(self._hub.addresses["mqtt"])
             with contextlib.closing(wire):
                 will = Will(self._topic(chance), b"gone" * 10, chance.randint(0, 2), chance.random() < 0.5)
-                wire.send(encode(Connect("", True, 0, will)))
+                wire.send(encode(Connect("", clean_session=True, keep_alive=0, will=will)))
                 wire.receive()
             return
         wire = StreamWire(self._hub.addresses["fmqp"])

@@ -130,7 +130,7 @@ def _mqtt() -> tuple[bytes, ...]:
         encode(mqtt.Pubrel(3)),
         encode(mqtt.Publish("queue/q", b"work", qos=1, packet_id=4)),
         encode(mqtt.Publish("/echo", mqttrpc.encode(mqttrpc.Request(77, "Method", b"value")), qos=1, packet_id=5)),
-        encode(mqtt.Publish("/echo", mqttrpc.encode(mqttrpc.Response(77, "", b"value", None, True)))),
+        encode(mqtt.Publish("/echo", mqttrpc.encode(mqttrpc.Response(77, "", b"value", None, eos=True)))),
         encode(mqtt.Puback(1)),
         encode(mqtt.Pubrec(1)),
         encode(mqtt.Pubcomp(1)),
@@ -191,7 +191,7 @@ def scripts() -> dict[str, Script]:
     offer = micromsg.Handshake("fuzz", read_extensions(b"pub-sub;batch-ack:max-count=100;json"), ())
     handshake = micromsg.encode(offer)
     will = mqtt.Will("a/will", b"gone", 1, retain=True)
-    connect = mqtt.encode(mqtt.Connect("fuzz", False, 0, will))
+    connect = mqtt.encode(mqtt.Connect("fuzz", clean_session=False, keep_alive=0, will=will))
     sabc = (b"CONNECT\r\nclient-id::fuzz\r\nlanguage::en" + END,)
     found = (
         Script("umq", (b'H1:{"a":1}',), _umq()),

@@ -39,7 +39,7 @@ def told(*arguments: str, seconds: float = SECONDS) -> str:
     return done.stdout
 
 
-def must(good: bool, what: str) -> None:
+def must(good: object, what: str) -> None:
     """Go on if it is good, and say what was tried."""
     if not good:
         sys.exit(f"  ✗ {what}")
@@ -69,7 +69,7 @@ def try_hub(journal: Path) -> None:
             line = hub.stdout.readline()
             if not line.startswith("ready "):
                 sys.exit(f"polywire serve said {line!r} instead of ready:\n{log.read_text()}")
-            must(True, "polywire serve")
+            must(hub.poll() is None, "polywire serve")
             ports = {name: url.split(":")[2].split("/")[0] for name, url in json.loads(line[6:]).items()}
             talk({name: f"{name}://127.0.0.1:{port}" for name, port in ports.items()})
             hub.send_signal(signal.SIGTERM)

@@ -20,7 +20,7 @@ def subscribe(port: int, topics: Sequence[str]) -> socket.socket:
 
 
 def frame(topic: str, body: bytes) -> bytes:
-    return encode(Publish(topic, body, 1, False, False, 1))
+    return encode(Publish(topic, body, 1, retain=False, dup=False, packet_id=1))
 
 
 def numbered(octets: bytes, number: int) -> bytes:

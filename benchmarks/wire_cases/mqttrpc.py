@@ -27,7 +27,10 @@ def cases() -> list[Case]:
     for size, (octets, count) in SIZES.items():
         body = b"x" * octets
         numbers = range(FIRST_ID, FIRST_ID + count)
-        requests = [Request(number, "SayHello", body, True, 5, TimeoutUnit.SECOND) for number in numbers]
+        requests = [
+            Request(number, "SayHello", body, eos=True, timeout=5, timeout_unit=TimeoutUnit.SECOND)
+            for number in numbers
+        ]
         responses = [Response(number, "", body) for number in numbers]
         sent, answered = [encode(frame) for frame in requests], [encode(frame) for frame in responses]
         found += [

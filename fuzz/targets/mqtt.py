@@ -112,11 +112,18 @@ def run(data: bytes) -> None:
 
 def client_frames() -> list[Frame]:
     return [
-        Connect("me", False, 60, Will("will/me", b"gone", 1, True), "user", b"secret"),
+        Connect(
+            "me",
+            clean_session=False,
+            keep_alive=60,
+            will=Will("will/me", b"gone", 1, retain=True),
+            user_name="user",
+            password=b"secret",
+        ),
         Publish("home/room/temperature", b"21.5"),
         Publish("home/room/temperature", b"21.6"),
         Publish("home/room/humidity", b"x" * 200),
-        Publish("home/room/door", b"open", 2, True, True, 7),
+        Publish("home/room/door", b"open", 2, retain=True, dup=True, packet_id=7),
         Puback(1),
         Pubrec(2),
         Pubrel(7),
@@ -130,9 +137,9 @@ def client_frames() -> list[Frame]:
 
 def server_frames() -> list[Frame]:
     return [
-        Connack(True, 0),
+        Connack(session_present=True, return_code=0),
         Publish("home/room/temperature", b"21.5"),
-        Publish("home/room/temperature", b"21.6", 1, False, False, 1),
+        Publish("home/room/temperature", b"21.6", 1, retain=False, dup=False, packet_id=1),
         Suback(9, (1, 128)),
         Unsuback(10),
         Pingresp(),

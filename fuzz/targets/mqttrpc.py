@@ -162,13 +162,13 @@ def check_error(
 def seeds() -> list[bytes]:
     frames: list[Frame] = [
         Request(7, "SayHello", b"\n\x05world"),
-        Request(2**64 - 1, "a.B/SayHello", b"x" * 200, True, 5, TimeoutUnit.SECOND),
+        Request(2**64 - 1, "a.B/SayHello", b"x" * 200, eos=True, timeout=5, timeout_unit=TimeoutUnit.SECOND),
         Request(9, eos=True),
         Request(9),
         Response(7, "", b"\n\x05hello"),
         Response(7, "HelloResponse", b"\n\x05hello", eos=True),
         Response(7, "", b"", eos=True),
-        Response(7, "Detail", b"x", ErrorData(429, "overloaded", "Später.", 1000), True),
+        Response(7, "Detail", b"x", ErrorData(429, "overloaded", "Später.", 1000), eos=True),
         Request(0, "SayHello"),
         Response(7, error_data=ErrorData(0)),
     ]

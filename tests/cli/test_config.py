@@ -124,5 +124,5 @@ def test_values_are_shown_the_way_toml_writes_them() -> None:
     assert value_text(None) == "-"
     assert value_text({}) == "{}"
     assert value_text({"a": ["b"], "c d": []}) == '{ a = ["b"], "c d" = [] }'
-    assert value_text(True) == "true"
+    assert value_text(value=True) == "true"
     assert value_text("é") == '"é"'

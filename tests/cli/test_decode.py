@@ -33,7 +33,7 @@ def test_each_frame_is_shown_with_its_place_and_fields(tmp_path: Path) -> None:
 
 def test_a_violation_is_pointed_at(tmp_path: Path) -> None:
     file = tmp_path / "capture"
-    good = encode(Connect("me", True))
+    good = encode(Connect("me", clean_session=True))
     file.write_bytes(good + encode(Publish("a", b"x")) + b"\xf5\x02ab")
     code, shown = run("--protocol", "mqtt", str(file))
     assert code == 1

@@ -263,7 +263,7 @@ def flood(hub: HubProcess, stop: threading.Event, key: str, frames: Iterable[byt
 
 def drain(connection: socket.socket) -> None:
     """Take what there is to read, without waiting for it."""
-    connection.setblocking(False)
+    connection.settimeout(0)
     with contextlib.suppress(BlockingIOError):
         while connection.recv(65536):
             pass
@@ -283,7 +283,7 @@ def posted(hub: HubProcess, head: str, pieces: Iterable[bytes], stop: threading.
 
 
 def logged_in(client_id: str = "") -> bytes:
-    return mqtt.encode(mqtt.Connect(client_id, True, 0))
+    return mqtt.encode(mqtt.Connect(client_id, clean_session=True, keep_alive=0))
 
 
 @attack
@@ -391,7 +391,7 @@ def client_ids(hub: HubProcess, stop: threading.Event) -> None:
         if stop.is_set():
             return
         with refused(), reached(hub, "mqtt") as connection:
-            connection.sendall(mqtt.encode(mqtt.Connect(f"id-{number}", False, 0)) + subscribe)
+            connection.sendall(mqtt.encode(mqtt.Connect(f"id-{number}", clean_session=False, keep_alive=0)) + subscribe)
     stop.wait()
 
 
@@ -401,7 +401,7 @@ def slow_loris(hub: HubProcess, stop: threading.Event) -> None:
     wholes = {
         "http": b"GET /metrics HTTP/1.1\r\nX-Slow: " + b"y" * 1000,
         "umq": upgrade("/umq"),
-        "mqtt": mqtt.encode(mqtt.Connect("slow", True, 0, mqtt.Will("t", bytes(60_000)))),
+        "mqtt": mqtt.encode(mqtt.Connect("slow", clean_session=True, keep_alive=0, will=mqtt.Will("t", bytes(60_000)))),
         "micromsg": b"\x01\x00\x00\xff",
         "sabc": b"CONNECT\r\nclient-id::" + b"s" * 1000,
         "fmqp": fmqp.encode(fmqp.Publication("slow", bytes(100_000))),

@@ -184,9 +184,16 @@ class MqttFriend(Friend):
 
     def log_in(self, user: str, password: str) -> None:
         self._decoder = mqtt.Decoder(role="client")
-        connect = mqtt.Connect("", True, 0, None, user or None, password.encode() if user else None)
+        connect = mqtt.Connect(
+            "",
+            clean_session=True,
+            keep_alive=0,
+            will=None,
+            user_name=user or None,
+            password=password.encode() if user else None,
+        )
         self.line.send(mqtt.encode(connect))
-        assert self.word() == mqtt.Connack(False, 0)
+        assert self.word() == mqtt.Connack(session_present=False, return_code=0)
 
     def subscribe(self, topic: str) -> None:
         self.line.send(mqtt.encode(mqtt.Subscribe(1, ((topic, 1),))))

@@ -53,7 +53,7 @@ class Link:
         self._decoder = Decoder(role="client")
         self._frames: list[Frame] = []
         try:
-            self.say(Connect(session.name, False, 0))
+            self.say(Connect(session.name, clean_session=False, keep_alive=0))
             answer = self.until(lambda frame: frame if isinstance(frame, Connack) else None)
             assert not answer.return_code
             self.present = answer.session_present
@@ -86,7 +86,7 @@ class Link:
     def publish(self, topic: str, body: bytes, qos: int) -> None:
         """Publish, and wait until the hub has it for sure."""
         number = self._session.number()
-        frame = Publish(topic, body, qos, False, False, number)
+        frame = Publish(topic, body, qos, retain=False, dup=False, packet_id=number)
         self._session.unfinished[number] = frame
         self.say(frame)
         while number in self._session.unfinished:
@@ -140,6 +140,6 @@ class Link:
             if number in self._session.released:
                 self.say(Pubrel(number))
             else:
-                self.say(Publish(frame.topic, frame.payload, frame.qos, frame.retain, True, number))
+                self.say(Publish(frame.topic, frame.payload, frame.qos, frame.retain, dup=True, packet_id=number))
         while self._session.unfinished:
             self.take()

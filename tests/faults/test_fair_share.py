@@ -177,7 +177,7 @@ class Returning(MqttFriend):
 
     def log_in(self, user: str, password: str) -> None:  # noqa: ARG002 - anonymous
         self._decoder = mqtt.Decoder(role="client")
-        self.line.send(mqtt.encode(mqtt.Connect("me", False, 0)))
+        self.line.send(mqtt.encode(mqtt.Connect("me", clean_session=False, keep_alive=0)))
         assert isinstance(self.word(), mqtt.Connack)
 
 

@@ -97,7 +97,17 @@ class Mqtt:
 
 def kept(hub: HubProcess, client_id: str, user: str | None = None) -> Mqtt:
     """A client whose session is to be kept."""
-    return Mqtt(hub, Connect(client_id, False, 0, None, user, None if user is None else b"secret"))
+    return Mqtt(
+        hub,
+        Connect(
+            client_id,
+            clean_session=False,
+            keep_alive=0,
+            will=None,
+            user_name=user,
+            password=None if user is None else b"secret",
+        ),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +131,9 @@ def test_no_user_can_drive_out_the_sessions_of_another(users: Path) -> None:
         with kept(hub, "anna's", "anna") as anna:
             anna.subscribe("t", 1)
             anna.leave()
-        with Mqtt(hub, Connect("", True, 0, None, "ben", b"secret")) as publisher:
+        with Mqtt(
+            hub, Connect("", clean_session=True, keep_alive=0, will=None, user_name="ben", password=b"secret")
+        ) as publisher:
             publisher.publish("t", b"acknowledged")
         for number in range(20):
             with kept(hub, f"ben's {number}", "ben") as ben:
@@ -132,7 +144,9 @@ def test_no_user_can_drive_out_the_sessions_of_another(users: Path) -> None:
             assert carl.code == SERVER_UNAVAILABLE
             assert carl.hangs_up()
         assert "user 'carl' is refused" in hub.wait_for_log("is refused")
-        with Mqtt(hub, Connect("carl's", True, 0, None, "carl", b"secret")) as carl:
+        with Mqtt(
+            hub, Connect("carl's", clean_session=True, keep_alive=0, will=None, user_name="carl", password=b"secret")
+        ) as carl:
             assert carl.code == 0
         with kept(hub, "ben's 19", "ben") as ben, kept(hub, "ben's 15", "ben") as older:
             assert ben.present
@@ -176,7 +190,9 @@ def test_the_messages_kept_for_one_user_leave_room_for_those_of_another(users: P
             with kept(hub, user, user) as client:
                 client.subscribe(f"to/{user}", 1)
                 client.leave()
-        with Mqtt(hub, Connect("", True, 0, None, "carl", b"secret")) as publisher:
+        with Mqtt(
+            hub, Connect("", clean_session=True, keep_alive=0, will=None, user_name="carl", password=b"secret")
+        ) as publisher:
             for _ in range(50):
                 publisher.publish("to/ben", b"x" * 10_000)
             publisher.publish("to/anna", b"kept")
@@ -219,7 +235,7 @@ def test_a_change_of_the_time_of_day_neither_ends_a_connection_nor_keeps_one(tmp
     jump = tmp_path / "jump"
     jump.write_text("0")
     program = ("-c", CLOCK.format(path=str(jump)))
-    with running_hub(program=program) as hub, Mqtt(hub, Connect("me", True, 2)) as client:
+    with running_hub(program=program) as hub, Mqtt(hub, Connect("me", clean_session=True, keep_alive=2)) as client:
         begun = time.monotonic()
 
         def alive_at(seconds: float) -> None:
@@ -241,8 +257,13 @@ def test_the_wills_of_those_who_were_connected_when_the_hub_was_killed_are_publi
         with kept(hub, "watcher") as watcher:
             watcher.subscribe("status/#", 1)
             watcher.leave()
-        lost = Mqtt(hub, Connect("dev", True, 0, Will("status/dev", b"offline", 1, retain=True)))
-        left = Mqtt(hub, Connect("polite", True, 0, Will("status/polite", b"offline", 1, retain=True)))
+        lost = Mqtt(
+            hub, Connect("dev", clean_session=True, keep_alive=0, will=Will("status/dev", b"offline", 1, retain=True))
+        )
+        left = Mqtt(
+            hub,
+            Connect("polite", clean_session=True, keep_alive=0, will=Will("status/polite", b"offline", 1, retain=True)),
+        )
         left.leave()
         with lost, left, connected(hub.addresses["fmqp"]) as line, Mqtt(hub, Connect("")) as publisher:
             fmqp = Fmqp(line)
@@ -277,7 +298,9 @@ def test_what_mqtt_can_not_refuse_is_logged_and_counted_and_the_rest_is_refused(
         f'[listen]\nmqtt = "tcp://127.0.0.1:0"\nhttp = "http://127.0.0.1:0"\n[auth]\nusers = "{users}"\n{rule}'
     )
     with running_hub(config=config) as hub:
-        with Mqtt(hub, Connect("me", True, 0, None, "anna", b"secret")) as client:
+        with Mqtt(
+            hub, Connect("me", clean_session=True, keep_alive=0, will=None, user_name="anna", password=b"secret")
+        ) as client:
             client.publish("secret", b"x")
             assert "'anna' from " in hub.wait_for_log("may not publish 'secret'")
             client.publish("$SYS/x", b"x")

@@ -52,7 +52,7 @@ def test_a_few_seconds_of_mutated_sessions_find_nothing(listener: str) -> None:
 def test_scripts_that_are_not_mutated_do_what_they_say() -> None:
     with inner_hub() as hub:
         for script in scripts().values():
-            send(hub.hub, Input(script.listener, True, (), False))
+            send(hub.hub, Input(script.listener, logs_in=True, pieces=(), resets=False))
         hub.check()
 
 

@@ -25,7 +25,7 @@ def test_a_publication_tells_who_heard_it_and_what_it_was() -> None:
     rec.client.name = "sensor"
     headers = (("unit", "°C"), ("n", 5), ("when", Date(1.5)))
     rec.recorder.published(
-        Message("a/b", b"21", "text/plain", headers, (b"att",), True, TIME), rec.client, 0, heard=False
+        Message("a/b", b"21", "text/plain", headers, (b"att",), retain=True, time=TIME), rec.client, 0, heard=False
     )
     rec.publish("\0/b", b"x")
     first, second = rec.rows()

@@ -22,7 +22,16 @@ class Mqtt(Speaker):
         super().__init__(wire)
         self._decoder = Decoder(role="client")
         self._rpc = RpcDecoder()
-        self._send(Connect("", True, 0, None, user or None, password.encode() if user else None))
+        self._send(
+            Connect(
+                "",
+                clean_session=True,
+                keep_alive=0,
+                will=None,
+                user_name=user or None,
+                password=password.encode() if user else None,
+            )
+        )
         answer = self._until(lambda frame: frame if isinstance(frame, Connack) else None)
         if answer.return_code:
             raise RefusedError(str(answer.return_code))
@@ -51,7 +60,7 @@ class Mqtt(Speaker):
         if headers or content_type or attachments:
             raise CannotSayError("MQTT 3.1.1 carries a body and the retain flag")
         number = next(self._numbers)
-        self._send(Publish(channel, body, 1, retain, False, number))
+        self._send(Publish(channel, body, 1, retain, dup=False, packet_id=number))
 
         def answer(frame: Frame) -> Puback | None:
             return frame if isinstance(frame, Puback) and frame.packet_id == number else None
@@ -89,10 +98,12 @@ class Mqtt(Speaker):
     def answer(self, handler: Handler) -> None:
         topic, request = self._envelope(Request, lambda _: True)
         try:
-            response = Response(request.correlation_id, "", handler(request.type_url, request.value or b""), None, True)
+            response = Response(
+                request.correlation_id, "", handler(request.type_url, request.value or b""), None, eos=True
+            )
         except FailureError as failure:
             data = ErrorData(failure.code, failure.tag, failure.text, failure.retry_after)
-            response = Response(request.correlation_id, "", None, data, True)
+            response = Response(request.correlation_id, "", None, data, eos=True)
         self.publish(topic, encode_rpc(response))
 
     def answer_stream(self, values: list[bytes]) -> None:

@@ -158,8 +158,12 @@ def test_a_will_needs_the_same_right_as_a_publication(site: Site) -> None:
             wire = StreamWire(site.hub.addresses["mqtt"])
             wires.append(wire)
             # Under the same client id each takes the place of the one before it, whose will is due then.
-            wire.send(encode(Connect("s7", True, 0, will, "s7", b"s7's secret")))
-            assert Decoder(role="client").feed(wire.receive()) == [Connack(False, 0)]
+            wire.send(
+                encode(
+                    Connect("s7", clean_session=True, keep_alive=0, will=will, user_name="s7", password=b"s7's secret")
+                )
+            )
+            assert Decoder(role="client").feed(wire.receive()) == [Connack(session_present=False, return_code=0)]
         for wire in wires:
             wire.close()
         assert duty.receive().body == b"right"

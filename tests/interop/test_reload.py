@@ -143,7 +143,13 @@ def test_a_user_who_is_deleted_is_disconnected_and_others_stay(site: Site, hub: 
 def test_a_reload_is_reported_when_it_holds_for_all_that_a_client_has(site: Site, hub: HubProcess) -> None:
     topics = tuple((f"news/{number}", 0) for number in range(3000))
     with contextlib.closing(socket.create_connection(("127.0.0.1", hub.port("mqtt")), timeout=20)) as worker:
-        worker.sendall(mqtt.encode(mqtt.Connect("", True, 0, None, "worker", b"worker's secret")))
+        worker.sendall(
+            mqtt.encode(
+                mqtt.Connect(
+                    "", clean_session=True, keep_alive=0, will=None, user_name="worker", password=b"worker's secret"
+                )
+            )
+        )
         worker.sendall(mqtt.encode(mqtt.Subscribe(1, (*topics, ("end", 0)))))
         decoder = mqtt.Decoder(role="client")
         frames: list[object] = []

@@ -54,7 +54,7 @@ def test_sabc_is_spoken_over_tcp_and_websocket(hub: HubProcess, name: str, kind:
 
 @pytest.mark.rule("MQTT-167")
 def test_mqtt_over_websocket_takes_binary_messages_cut_anywhere_and_no_others(hub: HubProcess) -> None:
-    packet = encode(Connect("", True))
+    packet = encode(Connect("", clean_session=True))
     wire = WebSocketWire(hub.addresses["mqtt_ws"], "mqtt")
     for at in range(len(packet)):
         wire.send(packet[at : at + 1])

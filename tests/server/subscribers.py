@@ -122,7 +122,7 @@ def _mqtt(line: Line, topic: str, token: str) -> str:
     # Without a name of its own: two of one name would throw each other out.
     login = mqtt.Connect("", user_name="token" if token else None, password=token.encode() or None)
     line.send(mqtt.encode(login))
-    line.expect(mqtt.encode(Connack(False, 0)))
+    line.expect(mqtt.encode(Connack(session_present=False, return_code=0)))
     line.send(mqtt.encode(mqtt.Subscribe(1, ((topic, 0),))))
     line.expect(mqtt.encode(Suback(1, (0,))))
     return ""

@@ -28,7 +28,7 @@ def publish(hub: HubProcess, *channels: str) -> None:
     with connected(hub.addresses["mqtt"]) as wire:
         plain = Plain(wire)
         plain.send(encode(Connect("meter")))
-        assert plain.expect(4) == encode(Connack(False, 0))
+        assert plain.expect(4) == encode(Connack(session_present=False, return_code=0))
         for number, channel in enumerate(channels, 1):
             plain.send(encode(Publish(channel, b"x", qos=1, packet_id=number)))
             plain.expect(4)

@@ -129,13 +129,16 @@ def test_consumers_that_go_away_count_too(hub: HubProcess) -> None:
         sender = Plain(found)
         sender.send(mqtt.encode(mqtt.Connect("sender")))
         sender.send(mqtt.encode(mqtt.Publish("queue/jobs/lost", b"1", qos=1, packet_id=1)))
-        _heard(sender, mqtt.encode(mqtt.Connack(False, 0)) + mqtt.encode(mqtt.Puback(1)))
+        _heard(sender, mqtt.encode(mqtt.Connack(session_present=False, return_code=0)) + mqtt.encode(mqtt.Puback(1)))
     for number in range(2):
         with connected(hub.addresses["mqtt"]) as found:
             worker = Plain(found)
             worker.send(mqtt.encode(mqtt.Connect(f"worker{number}")))
             worker.send(mqtt.encode(mqtt.Subscribe(1, (("queue/jobs/lost", 1),))))
-            _heard(worker, mqtt.encode(mqtt.Connack(False, 0)) + mqtt.encode(mqtt.Suback(1, (1,))))
+            _heard(
+                worker,
+                mqtt.encode(mqtt.Connack(session_present=False, return_code=0)) + mqtt.encode(mqtt.Suback(1, (1,))),
+            )
             _heard(worker, mqtt.encode(mqtt.Publish("queue/jobs/lost", b"1", qos=1, packet_id=1)))
     with sync.connect(hub.addresses["sabc"], protocol="sabc") as bus, bus.queue("dead") as dead:
         letter = dead.get(20)

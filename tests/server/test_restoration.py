@@ -103,7 +103,7 @@ def test_retained_messages_come_back_with_all_they_had(life: Life) -> None:
     client = life.broker.client()
     client.send(Publish("a", b"1", retain=True), Publish("b", b"2", retain=True), Publish("b", b"", retain=True))
     headers = (("n", 1), ("when", Date(5.0)))
-    message = Message("c/d", b"3", "text/plain", headers, (b"att",), True, 1_000_000_000)
+    message = Message("c/d", b"3", "text/plain", headers, (b"att",), retain=True, time=1_000_000_000)
     life.hub.publish(message, client.wire.client)
     again = life.again()
     assert (again.kept("a"), again.kept("b")) == (b"1", None)

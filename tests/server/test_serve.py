@@ -359,7 +359,7 @@ def test_mqtt_over_a_websocket_is_binary_and_chooses_its_subprotocol(hub: HubPro
         octets = encode(Connect("me")) + encode(Pingreq())
         web.send(octets[:5])
         web.send(octets[5:])
-        expected = encode(Connack(False, 0)) + encode(Pingresp())
+        expected = encode(Connack(session_present=False, return_code=0)) + encode(Pingresp())
         answers = b""
         while len(answers) < len(expected):
             answers += web.recv(timeout=20, decode=False)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Final, cast
 
 from websockets.client import ClientProtocol
@@ -155,7 +156,7 @@ class ServerOpening(Opening):
             else:
                 response = protocol.reject(404, f"nothing is spoken at {path}; there is {self._path}\n")
             protocol.send_response(response)
-            self.opened = response.status_code == 101
+            self.opened = response.status_code == HTTPStatus.SWITCHING_PROTOCOLS
         if not self.opened:
             self.error = HandshakeError("the request does not open a WebSocket")
         self.write = b"".join(protocol.data_to_send())

@@ -237,7 +237,7 @@ async def _running(part: Awaitable[None]) -> AsyncIterator[None]:
             await task
 
 
-def _check(true: bool, otherwise: str) -> None:
+def _check(true: object, otherwise: str) -> None:
     if not true:
         raise DemoError(otherwise)
 

@@ -100,15 +100,15 @@ class Client:
 
     def deliver_pair(self, first: bytes, second: bytes | memoryview, channel: str) -> bool:
         """As ``deliver``, in two pieces; the second may be shared with other clients."""
-        return self._counted(self.outbox.offer_pair(first, second), channel)
+        return self._counted(channel, taken=self.outbox.offer_pair(first, second))
 
     def deliver_all(self, chunks: list[bytes | memoryview], channel: str) -> bool:
         """As ``deliver``, in any number of pieces, which may be shared with other clients."""
-        return self._counted(self.outbox.offer_all(chunks), channel)
+        return self._counted(channel, taken=self.outbox.offer_all(chunks))
 
     def reply(self, chunks: list[bytes | memoryview], channel: str) -> bool:
         """Write a service's reply. False where the client reads too slowly for replies; either is counted."""
-        return self._counted(self.outbox.reply_all(chunks), channel)
+        return self._counted(channel, taken=self.outbox.reply_all(chunks))
 
     def push(self, data: bytes | memoryview) -> None:
         """Write a message that was kept elsewhere until there was room for it, and count it."""
@@ -120,7 +120,7 @@ class Client:
         self.counters.drop(SLOW_READER)
         self.outbox.count_dropped(channel, 1)
 
-    def _counted(self, taken: bool, channel: str) -> bool:
+    def _counted(self, channel: str, *, taken: bool) -> bool:
         if taken:
             self.counters.messages_out += 1
         else:

@@ -235,7 +235,8 @@ class Hub:
         """Publish a group of last wills."""
         recorder = self.recorder
         if recorder is not None:
-            recorder.together(True)  # a hub that is killed now publishes all of them when it starts again, or none
+            # A hub that is killed now publishes all of them when it starts again, or none.
+            recorder.together(on=True)
         now = self.clock()
         for will in wills:
             message = Message(will.channel, will.body, retain=will.retain, time=now, origin=will.origin, qos=will.qos)
@@ -248,7 +249,7 @@ class Hub:
                 self.clear(message, client)
         if recorder is not None:
             recorder.wills_over(client.protocol, client.number, client.name, group)
-            recorder.together(False)
+            recorder.together(on=False)
 
     def signal(self, channel: str, client: Client) -> Refused | None:
         """A client has published to a service channel: do what it asks for, if it may."""
@@ -476,7 +477,17 @@ class Hub:
             for outbox in refused:
                 outbox.count_dropped(channel, 1)
             if subscriptions:
-                message = Message(channel, data[body & LOW_HALF : body >> 32], "", (), (), False, now, origin, qos)
+                message = Message(
+                    channel,
+                    data[body & LOW_HALF : body >> 32],
+                    "",
+                    (),
+                    (),
+                    retain=False,
+                    time=now,
+                    origin=origin,
+                    qos=qos,
+                )
                 if offset >= 0:
                     message.offset = offset
                     offset += 1

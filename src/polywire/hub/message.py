@@ -8,6 +8,9 @@ from typing import Final, final
 
 from mypy_extensions import i64, mypyc_attr
 
+SHOWN: Final = 40
+"""Bytes of a body that are shown of a message."""
+
 
 @final
 @mypyc_attr(acyclic=True)
@@ -113,10 +116,10 @@ class Message:
             self.content_type,
             self.headers,
             self.attachments,
-            False,
-            self.time,
-            self.origin,
-            self.qos,
+            retain=False,
+            time=self.time,
+            origin=self.origin,
+            qos=self.qos,
             body_failed=self.body_failed,
             binary=self.binary,
         )
@@ -175,4 +178,4 @@ class Message:
         return total
 
     def __repr__(self) -> str:
-        return f"Message({self.channel!r}, {self.body[:40]!r}{'…' if len(self.body) > 40 else ''})"
+        return f"Message({self.channel!r}, {self.body[:SHOWN]!r}{'…' if len(self.body) > SHOWN else ''})"

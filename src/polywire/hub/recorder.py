@@ -73,7 +73,7 @@ class Recorder(StateRecorder):
         Both rows are written or neither, so the message is in exactly one of the queues after a crash too.
         """
         together = self._together
-        self.together(True)
+        self.together(on=True)
         found = self._row(ENQUEUE, message, NO_PROTOCOL, message.origin, "", message.qos << QOS_SHIFT, state=True)
         self.dequeued(queue, offset)
         self._together = together

@@ -134,12 +134,12 @@ class StateRecorder:
         """The offset of the next row."""
         return int(self.columns.first + self.columns.rows)
 
-    def together(self, together: bool) -> None:
-        """From now on rows become safe all or none, until it is false again."""
-        if together and self.columns.octets() > BATCH_OCTETS:
+    def together(self, *, on: bool) -> None:
+        """From now on rows become safe all or none, until it is switched off."""
+        if on and self.columns.octets() > BATCH_OCTETS:
             self.rotate()
-        self._together = together
-        self._kept = together and self.pending() <= FAILED_OCTETS
+        self._together = on
+        self._kept = on and self.pending() <= FAILED_OCTETS
 
     def part(self) -> None:
         """Let the next row begin a batch of its own, unless it is to be safe together with those before it."""

@@ -462,11 +462,11 @@ class Ingest:
     async def _safe(self) -> None:
         safe: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        def settle(well: bool) -> None:
+        def settle(*, well: bool) -> None:
             if not safe.done():
                 safe.set_result(well)
 
-        self._hub.safe(lambda: settle(True), lambda: settle(False))
+        self._hub.safe(lambda: settle(well=True), lambda: settle(well=False))
         if not await safe:
             raise Refused(503, HubRefused.UNAVAILABLE.message)
 
@@ -539,7 +539,7 @@ def _columns(
 ) -> Columns:
     """All rows of a part as one batch, to be inserted into the journal at once. For a thread."""
     recorder = Recorder(0, clock, _nothing)
-    recorder.together(True)
+    recorder.together(on=True)
     for number, message in enumerate(decoded.messages):
         if is_queue(message.channel):
             recorder.enqueued(message, client)

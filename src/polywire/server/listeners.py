@@ -111,7 +111,7 @@ class TlsListener:
                 at = port or (sockets[0].getsockname()[1] if sockets else 0)
                 where = (address[0], at, *address[2:])
                 sockets.append(socket.create_server(where, family=family, backlog=backlog))
-                sockets[-1].setblocking(False)
+                sockets[-1].settimeout(0)
         except BaseException:
             for each in sockets:
                 each.close()
@@ -160,7 +160,7 @@ class TlsListener:
     async def _shake_hands(self, connection: socket.socket, knock: Knock) -> None:
         """From the handshake on the connection is its protocol's, and the knock with it."""
         try:
-            connection.setblocking(False)
+            connection.settimeout(0)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._gate.loop.connect_accepted_socket(
                 lambda: self._make_protocol(knock),
@@ -176,6 +176,9 @@ class TlsListener:
             connection.close()
             raise
 
+
+FIRST_UNPRIVILEGED = 1024
+"""Ports below this one need a privilege."""
 
 BACKLOG = 4096
 
@@ -328,7 +331,7 @@ def _reason_and_hint(address: Address, error: OSError) -> tuple[str, str]:
             errno.ENOTDIR: f"{folder} is not a directory; choose another path",
         }
     else:
-        privileged = address.port and address.port < 1024
+        privileged = address.port and address.port < FIRST_UNPRIVILEGED
         hints = {
             errno.EADDRINUSE: "another program listens there; stop it, or choose another port (0 picks a free one)",
             errno.EADDRNOTAVAIL: f"{address.host} is not an address of this machine; use one that is, or 0.0.0.0",

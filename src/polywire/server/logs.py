@@ -128,7 +128,7 @@ class Refusals:
             channel=channel[:SHOWN],
         )
 
-    def oversized(self, client: Client, size: int, limit: int, cut: bool) -> None:
+    def oversized(self, client: Client, size: int, limit: int, cut: bool) -> None:  # noqa: FBT001 - a Callable has no names
         """A client's message is larger than the limit; ``size`` is 0 where it is not known."""
         self._warn(
             client,

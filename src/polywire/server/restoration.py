@@ -238,7 +238,7 @@ def _snapshot(kept: KeptSession) -> Snapshot:
             again = due.qos == 1 and offset < doubtful
             waiting[offset] = Publish(due.topic, due.body, due.qos, due.retain, again)
         else:
-            unfinished.append(Publish(due.topic, due.body, due.qos, due.retain, False, packet))
+            unfinished.append(Publish(due.topic, due.body, due.qos, due.retain, dup=False, packet_id=packet))
             names.append((packet, offset))
     for offset, packet in kept.released.items():
         unfinished.append(Pubrel(packet))

@@ -89,8 +89,8 @@ class Broker:
     def resumed(self, client_id: str) -> tuple[MqttClient, list[Frame]]:
         """A client that comes back, and what it is sent behind CONNACK."""
         client = self.wire()
-        first, *rest = client.ask(Connect(client_id, False))
-        assert first == Connack(True, 0)
+        first, *rest = client.ask(Connect(client_id, clean_session=False))
+        assert first == Connack(session_present=True, return_code=0)
         return client, rest
 
     def recorder(self, pattern: str) -> Recorder:

@@ -39,7 +39,7 @@ class Server:
         self.links: list[Link] = []
         self.ends = 0
         self.silent: set[str] = set()
-        self.connack = Connack(False, 0)
+        self.connack = Connack(session_present=False, return_code=0)
         self.refused: set[str] = set()
         self._decoder = Decoder()
 

@@ -76,5 +76,5 @@ from_server: st.SearchStrategy[Frame] = st.one_of(
     st.builds(Unsuback, ids),
     st.just(Pingresp()),
 )
-connacks = st.builds(Connack, st.booleans(), st.just(0)) | st.builds(Connack, st.just(False), st.integers(1, 5))
+connacks = st.builds(Connack, st.booleans(), st.just(0)) | st.builds(Connack, st.just(value=False), st.integers(1, 5))
 packets: st.SearchStrategy[Frame] = st.one_of(from_client, from_server, connects(), connacks, st.just(Disconnect()))

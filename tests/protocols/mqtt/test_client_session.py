@@ -84,7 +84,7 @@ def test_a_web_socket_client_offers_the_subprotocol_mqtt() -> None:
             assert connection.request is not None
             offered.append(connection.request.headers.get("Sec-WebSocket-Protocol"))
             assert await connection.recv()
-            await connection.send(encode(Connack(False, 0)))
+            await connection.send(encode(Connack(session_present=False, return_code=0)))
             await connection.wait_closed()
 
         async with serve(handle, "127.0.0.1", 0, subprotocols=["mqtt"]) as server:  # type: ignore[list-item] # a str
@@ -99,7 +99,9 @@ def test_a_web_socket_client_offers_the_subprotocol_mqtt() -> None:
 def test_connect_says_who_the_client_is() -> None:
     async def main() -> None:
         async with served(url="mqtt://anna:secret@127.0.0.1:0", keep_alive=7, client_id="me") as (server, _):
-            assert server.frames == [Connect("me", True, 7, None, "anna", b"secret")]
+            assert server.frames == [
+                Connect("me", clean_session=True, keep_alive=7, will=None, user_name="anna", password=b"secret")
+            ]
         async with served(url="mqtt://127.0.0.1:0?token=abc") as (server, client):
             (frame,) = server.frames
             assert isinstance(frame, Connect)
@@ -111,7 +113,7 @@ def test_connect_says_who_the_client_is() -> None:
 def test_what_was_unacknowledged_goes_again_under_its_id_to_a_server_that_remembers() -> None:
     async def main() -> None:
         async with served(client_id="me", clean_session=False) as (server, client):
-            server.connack = Connack(True, 0)
+            server.connack = Connack(session_present=True, return_code=0)
             server.silent |= {"Publish", "Pubrel"}
             first, second = client.publish("a", b"1", qos=1), client.publish("a", b"2", qos=2)
             third = client.publish("a", b"3", qos=2)
@@ -167,7 +169,7 @@ def test_subscriptions_are_made_again_where_the_server_has_forgotten_them() -> N
 def test_a_server_that_remembers_is_told_only_what_has_changed() -> None:
     async def main() -> None:
         async with served(client_id="me", clean_session=False, backoff=SLOW) as (server, client):
-            server.connack = Connack(True, 0)
+            server.connack = Connack(session_present=True, return_code=0)
             await client.subscribe("a")
             gone = await client.subscribe("b")
             server.frames.clear()
@@ -270,7 +272,7 @@ def test_an_acknowledgement_is_never_sent_on_another_connection() -> None:
 def test_what_a_reader_had_not_acknowledged_is_delivered_again_and_everything_else_once() -> None:
     async def main() -> None:
         async with served(client_id="me", clean_session=False) as (server, client):
-            server.connack = Connack(True, 0)
+            server.connack = Connack(session_present=True, return_code=0)
             deliveries, messages = await client.consume("slow", qos=2), await client.subscribe("fast", qos=2)
             given_up = await client.consume("closed", qos=2)
             sent = [Publish(topic, b"x", 2, packet_id=id_) for id_, topic in enumerate(("slow", "fast", "closed"), 1)]
@@ -307,7 +309,7 @@ def test_a_reader_may_publish_and_wait_though_its_inbox_is_full() -> None:
 
 def test_messages_that_wait_for_their_reader_outlive_the_connection() -> None:
     def remember(server: Server) -> None:
-        server.connack = Connack(True, 0)
+        server.connack = Connack(session_present=True, return_code=0)
 
     async def main() -> None:
         async with served(client_id="me", clean_session=False, prepare=remember) as (server, client):
@@ -327,7 +329,7 @@ def test_messages_of_a_remembered_session_wait_for_their_reader(monkeypatch: pyt
     monkeypatch.setattr(peer_module, "CLAIM_TIME", 0.2)
 
     def remember(server: Server) -> None:
-        server.connack = Connack(True, 0)
+        server.connack = Connack(session_present=True, return_code=0)
 
     async def main() -> None:
         async with served(client_id="me", clean_session=False, prepare=remember) as (server, client):
@@ -345,13 +347,13 @@ def test_messages_of_a_remembered_session_wait_for_their_reader(monkeypatch: pyt
 def test_a_server_that_says_it_is_busy_is_asked_again_and_one_that_says_no_is_not() -> None:
     async def main() -> None:
         async with served() as (server, client):
-            server.connack = Connack(False, 3)
+            server.connack = Connack(session_present=False, return_code=3)
             server.links[-1].abort()
             await until(lambda: len(server.links) == 3)
-            server.connack = Connack(False, 0)
+            server.connack = Connack(session_present=False, return_code=0)
             await until(lambda: client.connected)
             messages = await client.subscribe("a")
-            server.connack = Connack(False, 5)
+            server.connack = Connack(session_present=False, return_code=5)
             server.links[-1].abort()
             with pytest.raises(Closed, match="not authorized") as caught:
                 await anext(messages)
@@ -506,7 +508,7 @@ def test_what_was_sent_again_on_an_attempt_that_took_too_long_is_sent_on_the_nex
 ) -> None:
     async def main() -> None:
         async with served(client_id="me", clean_session=False, connect_time=0.2) as (server, client):
-            server.connack = Connack(True, 0)
+            server.connack = Connack(session_present=True, return_code=0)
             server.silent.add("Publish")
             receipt = client.publish("a", b"1", qos=2)
             await until(lambda: bool(server.heard(Publish)))

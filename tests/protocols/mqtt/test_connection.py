@@ -29,7 +29,7 @@ from polywire.wire.frame import Frame, Role, Run
 from tests.protocols.mqtt.strategies import from_client
 
 CONNECT = encode(Connect("me"))
-CONNACK = encode(Connack(False, 0))
+CONNACK = encode(Connack(session_present=False, return_code=0))
 PING = encode(Pingreq())
 
 SERVER, CLIENT = Role.SERVER, Role.CLIENT
@@ -59,7 +59,7 @@ def connected(role: Role) -> Connection:
     connection = Connection(role)
     if role is SERVER:
         connection.receive(CONNECT)
-        connection.send(Connack(False, 0))
+        connection.send(Connack(session_present=False, return_code=0))
     else:
         connection.send(Connect("me"))
         connection.receive(CONNACK)
@@ -106,19 +106,19 @@ def test_a_server_that_does_not_begin_with_connack_is_refused(first: bytes) -> N
 @pytest.mark.rule("MQTT-187")
 def test_a_second_connack_is_refused() -> None:
     found, error = received(CLIENT, CONNACK * 2)
-    assert (error.rule, error.position, found) == ("MQTT-187", 4, [Connack(False, 0)])
+    assert (error.rule, error.position, found) == ("MQTT-187", 4, [Connack(session_present=False, return_code=0)])
 
 
 @pytest.mark.rule("MQTT-084")
 @pytest.mark.parametrize("code", range(1, 6))
 def test_nothing_comes_after_a_connack_that_refuses(code: int) -> None:
-    found, error = received(CLIENT, encode(Connack(False, code)) + encode(Pingresp()))
-    assert (error.rule, found) == ("MQTT-084", [Connack(False, code)])
+    found, error = received(CLIENT, encode(Connack(session_present=False, return_code=code)) + encode(Pingresp()))
+    assert (error.rule, found) == ("MQTT-084", [Connack(session_present=False, return_code=code)])
 
 
 @pytest.mark.rule("MQTT-010", "MQTT-011")
 def test_each_end_refuses_what_only_the_same_end_sends() -> None:
-    servers: list[Frame] = [Connack(False, 0), Suback(1, (0,)), Unsuback(1), Pingresp()]
+    servers: list[Frame] = [Connack(session_present=False, return_code=0), Suback(1, (0,)), Unsuback(1), Pingresp()]
     clients: list[Frame] = [Connect("me"), Subscribe(1, (("a", 0),)), Unsubscribe(1, ("a",)), Pingreq(), Disconnect()]
     assert {received(SERVER, CONNECT, encode(frame))[1].rule for frame in servers} == {"MQTT-010"}
     assert {received(CLIENT, CONNACK, encode(frame))[1].rule for frame in clients} == {"MQTT-011"}
@@ -130,9 +130,14 @@ SENT: list[tuple[Role, list[Frame], Frame, str]] = [
     (CLIENT, [Connect("me"), Disconnect()], Pingreq(), "MQTT-136"),
     (CLIENT, [Connect("me")], Pingresp(), "MQTT-010"),
     (SERVER, [], Pingresp(), "MQTT-077"),
-    (SERVER, [Connack(False, 0)], Connack(False, 2), "MQTT-187"),
-    (SERVER, [Connack(False, 5)], Publish("a", b""), "MQTT-084"),
-    (SERVER, [Connack(False, 0)], Pingreq(), "MQTT-011"),
+    (
+        SERVER,
+        [Connack(session_present=False, return_code=0)],
+        Connack(session_present=False, return_code=2),
+        "MQTT-187",
+    ),
+    (SERVER, [Connack(session_present=False, return_code=5)], Publish("a", b""), "MQTT-084"),
+    (SERVER, [Connack(session_present=False, return_code=0)], Pingreq(), "MQTT-011"),
     (SERVER, [], Will("a", b""), "MQTT-008"),
 ]
 
@@ -162,7 +167,7 @@ def test_what_can_not_be_written_changes_nothing() -> None:
 def test_two_ends_understand_each_other() -> None:
     client, server = Connection(CLIENT), Connection(SERVER)
     asked: list[Frame] = [Connect("me"), Publish("a", b"", 1, packet_id=1), Pingreq(), Disconnect()]
-    answered: list[Frame] = [Connack(False, 0), Puback(1), Pingresp()]
+    answered: list[Frame] = [Connack(session_present=False, return_code=0), Puback(1), Pingresp()]
     for frame in asked:
         server.receive(client.send(frame))
     assert events(server) == asked
@@ -204,8 +209,7 @@ def test_every_packet_comes_once_and_in_order_however_it_is_cut_and_pulled(
         size = data.draw(st.integers(1, len(stream)))
         server.receive(stream[:size])
         stream = stream[size:]
-        for _ in range(data.draw(st.integers(0, 3))):
-            found.append(server.next_event())
+        found += [server.next_event() for _ in range(data.draw(st.integers(0, 3)))]
     found += events(server)
     assert [event for event in found if event is not None] == frames
     assert server.pending() == 0
@@ -221,8 +225,8 @@ def test_a_client_closes_with_disconnect_and_a_server_without_a_word() -> None:
 @pytest.mark.rule("MQTT-165")
 def test_a_violation_is_answered_only_where_there_is_an_answer() -> None:
     for data, answer in [
-        (b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x3c\x00\x02me", encode(Connack(False, 1))),
-        (b"\x10\x0c\x00\x04MQTT\x04\x00\x00\x3c\x00\x00", encode(Connack(False, 2))),
+        (b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x3c\x00\x02me", encode(Connack(session_present=False, return_code=1))),
+        (b"\x10\x0c\x00\x04MQTT\x04\x00\x00\x3c\x00\x00", encode(Connack(session_present=False, return_code=2))),
         (PING, b""),
         (CONNECT * 2, b""),
     ]:

@@ -93,7 +93,7 @@ def test_publications_subscriptions_and_unsubscriptions_share_the_ids_of_their_s
 def test_both_directions_may_use_the_same_id_at_once() -> None:
     sender, receiver = Sender(), Receiver()
     number = published(sender, 2)
-    assert receiver.published(Publish("b", b"", 2, packet_id=number)) == Receipt(True, Pubrec(number))
+    assert receiver.published(Publish("b", b"", 2, packet_id=number)) == Receipt(new=True, reply=Pubrec(number))
     assert sender.acknowledged(Pubrec(number)) == Pubrel(number)
     assert receiver.released(Pubrel(number)) == Pubcomp(number)
     assert sender.in_flight() == 1
@@ -102,19 +102,19 @@ def test_both_directions_may_use_the_same_id_at_once() -> None:
 @pytest.mark.rule("MQTT-141", "MQTT-102", "MQTT-022", "MQTT-087")
 def test_qos_0_is_sent_once_and_forgotten() -> None:
     sender = Sender()
-    assert sender.publish("a", b"x", 0, True) == Publish("a", b"x", 0, True, False, None)
+    assert sender.publish("a", b"x", 0, retain=True) == Publish("a", b"x", 0, retain=True, dup=False, packet_id=None)
     assert (sender.in_flight(), sender.resume()) == (0, [])
-    assert Receiver().published(Publish("a", b"x")) == Receipt(True, None)
+    assert Receiver().published(Publish("a", b"x")) == Receipt(new=True, reply=None)
 
 
 @pytest.mark.rule("MQTT-142", "MQTT-023", "MQTT-086")
 def test_qos_1_is_kept_until_its_puback() -> None:
     sender = Sender()
-    first, second = sender.publish("a", b"1", 1), sender.publish("a", b"2", 1, True)
+    first, second = sender.publish("a", b"1", 1), sender.publish("a", b"2", 1, retain=True)
     assert (first.dup, second.dup, first.qos, second.retain) == (False, False, 1, True)
     assert first.packet_id != second.packet_id
     assert sender.acknowledged(Puback(first.packet_id or 0)) is None
-    assert sender.resume() == [Publish("a", b"2", 1, True, True, second.packet_id)]
+    assert sender.resume() == [Publish("a", b"2", 1, retain=True, dup=True, packet_id=second.packet_id)]
     assert sender.in_flight() == 1
 
 
@@ -123,7 +123,9 @@ def test_qos_1_is_kept_until_its_puback() -> None:
 def test_qos_1_is_acknowledged_and_new_each_time_it_comes(dup: bool) -> None:
     receiver = Receiver()
     for _ in range(2):
-        assert receiver.published(Publish("a", b"", 1, False, dup, 5)) == Receipt(True, Puback(5))
+        assert receiver.published(Publish("a", b"", 1, retain=False, dup=dup, packet_id=5)) == Receipt(
+            new=True, reply=Puback(5)
+        )
     assert len(receiver.held()) == 0
 
 
@@ -132,8 +134,8 @@ def test_qos_2_goes_from_publish_to_pubrel_to_pubcomp() -> None:
     sender = Sender()
     frame = sender.publish("a", b"x", 2)
     number = frame.packet_id or 0
-    assert frame == Publish("a", b"x", 2, False, False, number)
-    assert sender.resume() == [Publish("a", b"x", 2, False, True, number)]
+    assert frame == Publish("a", b"x", 2, retain=False, dup=False, packet_id=number)
+    assert sender.resume() == [Publish("a", b"x", 2, retain=False, dup=True, packet_id=number)]
     assert sender.acknowledged(Pubrec(number)) == Pubrel(number)
     assert sender.resume() == [Pubrel(number)]
     assert sender.acknowledged(Pubrec(number)) == Pubrel(number)
@@ -146,14 +148,14 @@ def test_qos_2_goes_from_publish_to_pubrel_to_pubcomp() -> None:
 def test_qos_2_is_handed_on_once_until_it_is_released() -> None:
     receiver = Receiver()
     frame = Publish("a", b"x", 2, packet_id=5)
-    again = Publish("a", b"x", 2, False, True, 5)
-    assert receiver.published(frame) == Receipt(True, Pubrec(5))
-    assert receiver.published(again) == Receipt(False, Pubrec(5))
-    assert receiver.published(frame) == Receipt(False, Pubrec(5))
+    again = Publish("a", b"x", 2, retain=False, dup=True, packet_id=5)
+    assert receiver.published(frame) == Receipt(new=True, reply=Pubrec(5))
+    assert receiver.published(again) == Receipt(new=False, reply=Pubrec(5))
+    assert receiver.published(frame) == Receipt(new=False, reply=Pubrec(5))
     assert len(receiver.held()) == 1
     assert receiver.released(Pubrel(5)) == Pubcomp(5)
     assert len(receiver.held()) == 0
-    assert receiver.published(again) == Receipt(True, Pubrec(5))
+    assert receiver.published(again) == Receipt(new=True, reply=Pubrec(5))
 
 
 @pytest.mark.rule("MQTT-020", "MQTT-086", "MQTT-088", "MQTT-146", "MQTT-149", "MQTT-152")
@@ -164,7 +166,10 @@ def test_what_is_unacknowledged_is_sent_again_in_order_with_its_ids() -> None:
         assert sender.acknowledged(Pubrec(frames[at].packet_id or 0)) == Pubrel(frames[at].packet_id or 0)
     sender.acknowledged(Puback(frames[2].packet_id or 0))
     expected: list[Frame] = [Pubrel(frames[at].packet_id or 0) for at in (5, 1, 3)]
-    expected += [Publish("a", bytes((at,)), 1 + at % 2, False, True, frames[at].packet_id) for at in (0, 4, 6, 7)]
+    expected += [
+        Publish("a", bytes((at,)), 1 + at % 2, retain=False, dup=True, packet_id=frames[at].packet_id)
+        for at in (0, 4, 6, 7)
+    ]
     assert sender.resume() == expected
     assert sender.resume() == expected
     assert not any(frame.dup for frame in frames)
@@ -181,7 +186,7 @@ def test_an_id_that_is_sent_again_stays_in_use() -> None:
 @pytest.mark.rule("MQTT-088")
 def test_dup_of_what_comes_in_does_not_matter_to_what_goes_out() -> None:
     sender = Sender()
-    incoming = Publish("a", b"x", 1, False, True, 9)
+    incoming = Publish("a", b"x", 1, retain=False, dup=True, packet_id=9)
     assert sender.publish(incoming.topic, incoming.payload, incoming.qos).dup is False
 
 
@@ -191,7 +196,7 @@ def test_subscriptions_are_not_sent_again_and_their_ids_are_free() -> None:
     sender.subscribe((("a", 0),))
     sender.unsubscribe(("a",))
     number = published(sender, 1)
-    assert sender.resume() == [Publish("a", b"x", 1, False, True, number)]
+    assert sender.resume() == [Publish("a", b"x", 1, retain=False, dup=True, packet_id=number)]
     assert sender.in_flight() == 1
 
 
@@ -356,14 +361,16 @@ def test_a_message_held_in_an_earlier_life_is_not_handed_on_again() -> None:
     earlier.published(Publish("a", b"", 2, packet_id=5))
     later = Receiver(held=earlier.held())
     assert later.held() == {5}
-    assert later.published(Publish("a", b"", 2, False, True, 5)) == Receipt(False, Pubrec(5))
+    assert later.published(Publish("a", b"", 2, retain=False, dup=True, packet_id=5)) == Receipt(
+        new=False, reply=Pubrec(5)
+    )
 
 
 @pytest.mark.rule("MQTT-018", "MQTT-141")
 @pytest.mark.parametrize(
     ("unfinished", "rule"),
     [
-        ([Pubrel(1), Publish("a", b"", 1, True, True, 1)], "MQTT-018"),
+        ([Pubrel(1), Publish("a", b"", 1, retain=True, dup=True, packet_id=1)], "MQTT-018"),
         ([Pubrel(0)], "MQTT-018"),
         ([Pubrel(65536)], "MQTT-018"),
         ([Publish("a", b"")], "MQTT-141"),

@@ -75,7 +75,9 @@ def test_types_0_and_15_are_refused_at_their_first_octet(first: int, role: Reade
 
 @pytest.mark.rule("MQTT-010")
 @pytest.mark.parametrize(
-    "frame", [Connack(False, 0), Suback(1, (0,)), Unsuback(1), Pingresp()], ids=lambda frame: type(frame).__name__
+    "frame",
+    [Connack(session_present=False, return_code=0), Suback(1, (0,)), Unsuback(1), Pingresp()],
+    ids=lambda frame: type(frame).__name__,
 )
 def test_a_server_refuses_what_only_servers_send(frame: Connack) -> None:
     assert violation(encode(frame), decoder=connected("server")).rule == "MQTT-010"
@@ -282,9 +284,17 @@ def test_before_connect_a_smaller_limit_holds() -> None:
 @pytest.mark.rule("MQTT-180")
 def test_by_default_the_largest_connect_there_can_be_fits() -> None:
     most = "x" * 65535
-    data = encode(Connect(most, True, 0, Will(most, bytes(65535)), most, bytes(65535)))
+    data = encode(
+        Connect(
+            most, clean_session=True, keep_alive=0, will=Will(most, bytes(65535)), user_name=most, password=bytes(65535)
+        )
+    )
     assert len(data) == MAX_PACKET_BEFORE_CONNECT - 1  # its length takes three octets of the four there may be
-    assert decoded(data, "server") == [Connect(most, True, 0, Will(most, bytes(65535)), most, bytes(65535))]
+    assert decoded(data, "server") == [
+        Connect(
+            most, clean_session=True, keep_alive=0, will=Will(most, bytes(65535)), user_name=most, password=bytes(65535)
+        )
+    ]
 
 
 @pytest.mark.rule("MQTT-181")
@@ -342,8 +352,8 @@ def test_a_cut_header_gives_no_frame() -> None:
 def test_a_reply_is_repeated_with_its_error() -> None:
     decoder = Decoder()
     error = violation(connect(2, level=5), decoder=decoder)
-    assert error.reply == Connack(False, 1)
-    assert violation(b"", decoder=decoder).reply == Connack(False, 1)
+    assert error.reply == Connack(session_present=False, return_code=1)
+    assert violation(b"", decoder=decoder).reply == Connack(session_present=False, return_code=1)
 
 
 @pytest.mark.rule("MQTT-085")

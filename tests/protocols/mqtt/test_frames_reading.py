@@ -25,8 +25,8 @@ ILL_FORMED = [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xed\xb0\x80", b"\xe2\x82
 @pytest.mark.parametrize(("raw", "number"), [(b"\0\0", 0), (b"\1\2", 258), (b"\xff\xff", 65535)])
 def test_numbers_have_their_most_significant_octet_first(raw: bytes, number: int) -> None:
     data = packet(0x10, b"\0\4MQTT\4\2" + raw + ME)
-    assert decoded(data) == [Connect("me", True, number)]
-    assert encode(Connect("me", True, number)) == data
+    assert decoded(data) == [Connect("me", clean_session=True, keep_alive=number)]
+    assert encode(Connect("me", clean_session=True, keep_alive=number)) == data
 
 
 @pytest.mark.rule("MQTT-002")
@@ -138,7 +138,14 @@ def test_packets_that_must_have_a_payload_are_refused_without(data: bytes, rule:
 @pytest.mark.rule("MQTT-029", "MQTT-056", "MQTT-058")
 def test_the_fields_of_connect_stand_in_their_order() -> None:
     data = octets("10 23 00 04 'MQTT' 04 CE 01 2C 00 02 'me' 00 04 'will' 00 03 'bye' 00 04 'user' 00 02 FF 00")
-    frame = Connect("me", True, 300, Will("will", b"bye", 1, False), "user", b"\xff\0")
+    frame = Connect(
+        "me",
+        clean_session=True,
+        keep_alive=300,
+        will=Will("will", b"bye", 1, retain=False),
+        user_name="user",
+        password=b"\xff\0",
+    )
     assert decoded(data, "server") == [frame]
     assert encode(frame) == data
 
@@ -154,14 +161,14 @@ def test_another_protocol_name_ends_the_connection_without_a_reply(name: bytes) 
 @pytest.mark.parametrize("level", [3, 0x83])
 def test_mqtt_3_1_is_answered_with_return_code_1(level: int) -> None:
     error = violation(connect(2, name=b"\0\6MQIsdp", level=level), "server")
-    assert (error.rule, error.reply) == ("MQTT-030", Connack(False, 1))
+    assert (error.rule, error.reply) == ("MQTT-030", Connack(session_present=False, return_code=1))
 
 
 @pytest.mark.rule("MQTT-201")
 def test_a_bridge_shows_what_it_is_in_the_protocol_level() -> None:
     data = connect(2, level=0x84)
-    assert decoded(data, "server") == [Connect("me", True, 60, bridge=True)]
-    assert encode(Connect("me", True, 60, bridge=True)) == data
+    assert decoded(data, "server") == [Connect("me", clean_session=True, keep_alive=60, bridge=True)]
+    assert encode(Connect("me", clean_session=True, keep_alive=60, bridge=True)) == data
 
 
 @pytest.mark.rule("MQTT-031", "MQTT-070")
@@ -169,7 +176,7 @@ def test_a_bridge_shows_what_it_is_in_the_protocol_level() -> None:
 @pytest.mark.parametrize("rest", [ME, b"", b"\xff" * 20])
 def test_another_protocol_level_is_answered_with_return_code_1_whatever_follows(level: int, rest: bytes) -> None:
     error = violation(connect(0xFF, rest, level=level), "server")
-    assert (error.rule, error.position, error.reply) == ("MQTT-031", 8, Connack(False, 1))
+    assert (error.rule, error.position, error.reply) == ("MQTT-031", 8, Connack(session_present=False, return_code=1))
 
 
 @pytest.mark.rule("MQTT-032")
@@ -184,7 +191,7 @@ def test_the_reserved_connect_flag_is_refused() -> None:
 def test_with_the_will_flag_the_will_is_read(qos: int, retain: bool) -> None:
     flags = 0x06 | qos << 3 | 0x20 * retain
     data = connect(flags, ME + WILL)
-    frame = Connect("me", True, 60, Will("w", b"go", qos, retain))
+    frame = Connect("me", clean_session=True, keep_alive=60, will=Will("w", b"go", qos, retain))
     assert decoded(data, "server") == [frame]
     assert encode(frame) == data
 
@@ -235,7 +242,7 @@ def test_will_retain_without_a_will_is_refused() -> None:
 def test_user_name_and_password_are_read_where_their_flags_say_so(
     flags: int, payload: bytes, user: str | None, password: bytes | None
 ) -> None:
-    frame = Connect("me", True, 60, None, user, password)
+    frame = Connect("me", clean_session=True, keep_alive=60, will=None, user_name=user, password=password)
     assert decoded(connect(flags, payload), "server") == [frame]
     assert encode(frame) == connect(flags, payload)
 
@@ -257,14 +264,22 @@ def test_a_password_without_a_user_name_is_refused() -> None:
 def test_the_documents_example_of_a_connect_header_is_read() -> None:
     header = bytes.fromhex("00 04 4D 51 54 54 04 CE 00 0A")
     data = packet(0x10, header + ME + WILL + USER + b"\0\2pw")
-    frame = Connect("me", True, 10, Will("w", b"go", 1, False), "user", b"pw")
+    frame = Connect(
+        "me",
+        clean_session=True,
+        keep_alive=10,
+        will=Will("w", b"go", 1, retain=False),
+        user_name="user",
+        password=b"pw",
+    )
     assert decoded(data, "server") == [frame]
     assert encode(frame) == data
 
 
 @pytest.mark.rule("MQTT-052")
 def test_keep_alive_of_0_and_of_18_hours_is_read() -> None:
-    assert [decoded(encode(Connect("me", True, time)))[0].keep_alive for time in (0, 65535)] == [0, 65535]  # type: ignore[attr-defined] # Connect
+    frames = [decoded(encode(Connect("me", clean_session=True, keep_alive=time)))[0] for time in (0, 65535)]
+    assert [frame.keep_alive for frame in frames] == [0, 65535]  # type: ignore[attr-defined] # Connect
 
 
 @pytest.mark.rule("MQTT-058", "MQTT-070", "MQTT-178")
@@ -286,14 +301,16 @@ def test_plain_client_ids_up_to_23_octets_are_allowed(client_id: str, clean: boo
 @pytest.mark.rule("MQTT-061", "MQTT-059")
 @pytest.mark.parametrize("client_id", ["z" * 24, "z" * 1000, "mqttjs_1a/2-b c", "\u65e5\u672c", "+/#"])
 def test_longer_and_stranger_client_ids_are_allowed_too(client_id: str) -> None:
-    assert decoded(encode(Connect(client_id, False)), "server") == [Connect(client_id, False)]
+    assert decoded(encode(Connect(client_id, clean_session=False)), "server") == [
+        Connect(client_id, clean_session=False)
+    ]
 
 
 @pytest.mark.rule("MQTT-063", "MQTT-064")
 def test_an_empty_client_id_needs_clean_session() -> None:
-    assert decoded(connect(0x02, b"\0\0"), "server") == [Connect("", True, 60)]
+    assert decoded(connect(0x02, b"\0\0"), "server") == [Connect("", clean_session=True, keep_alive=60)]
     error = violation(connect(0x00, b"\0\0"), "server")
-    assert (error.rule, error.position, error.reply) == ("MQTT-064", 12, Connack(False, 2))
+    assert (error.rule, error.position, error.reply) == ("MQTT-064", 12, Connack(session_present=False, return_code=2))
 
 
 @pytest.mark.rule("MQTT-070")
@@ -313,15 +330,18 @@ def test_the_will_topic_is_a_topic_name(topic: bytes, rule: str) -> None:
 @pytest.mark.parametrize("size", [0, 1, 65535])
 def test_will_message_and_password_are_any_octets(size: int) -> None:
     raw = (bytes(range(256)) * 256)[:size]
-    frame = Connect("me", True, 0, Will("w", raw), "user", raw)
+    frame = Connect("me", clean_session=True, keep_alive=0, will=Will("w", raw), user_name="user", password=raw)
     assert decoded(encode(frame)) == [frame]
 
 
 @pytest.mark.rule("MQTT-078", "MQTT-083")
 @pytest.mark.parametrize(
     ("data", "frame"),
-    [("20 02 00 00", Connack(False, 0)), ("20 02 01 00", Connack(True, 0))]
-    + [(f"20 02 00 0{code}", Connack(False, code)) for code in range(1, 6)],
+    [
+        ("20 02 00 00", Connack(session_present=False, return_code=0)),
+        ("20 02 01 00", Connack(session_present=True, return_code=0)),
+    ]
+    + [(f"20 02 00 0{code}", Connack(session_present=False, return_code=code)) for code in range(1, 6)],
 )
 def test_connack_is_read_and_written(data: str, frame: Connack) -> None:
     assert decoded(octets(data), "client") == [frame]

@@ -48,7 +48,7 @@ def test_a_run_is_the_slice_it_came_in() -> None:
 @pytest.mark.rule("MQTT-194")
 def test_anything_but_a_plain_publication_comes_as_a_frame_in_its_place() -> None:
     others: list[Frame] = [
-        Publish("a", b"", 0, True),
+        Publish("a", b"", 0, retain=True),
         Publish("a", b"", 1, packet_id=1),
         Publish("a", b"", 2, packet_id=1),
         Pingreq(),
@@ -74,7 +74,7 @@ def test_publications_with_qos_1_are_runs_of_their_own_where_that_is_wanted() ->
 @pytest.mark.rule("MQTT-194")
 def test_what_is_not_a_plain_publication_with_qos_1_is_no_part_of_its_runs() -> None:
     others: list[Frame] = [
-        Publish("a", b"", 1, True, packet_id=1),
+        Publish("a", b"", 1, retain=True, packet_id=1),
         Publish("a", b"", 1, dup=True, packet_id=1),
         Publish("a", b"", 2, packet_id=1),
         Publish("elsewhere", b"", 1, packet_id=1),

@@ -115,7 +115,7 @@ def test_a_packet_longer_than_its_length_field_can_say_is_not_written() -> None:
 @pytest.mark.parametrize(
     ("frame", "rule"),
     [
-        (Connect("", False), "MQTT-063"),
+        (Connect("", clean_session=False), "MQTT-063"),
         (Connect("me", password=b"x"), "MQTT-051"),
         (Connect("me", keep_alive=-1), "MQTT-052"),
         (Connect("me", keep_alive=65536), "MQTT-052"),
@@ -129,8 +129,8 @@ def test_a_connect_that_would_be_refused_is_not_written(frame: Connect, rule: st
 
 @pytest.mark.rule("MQTT-082", "MQTT-083")
 def test_a_connack_that_contradicts_itself_is_not_written() -> None:
-    assert [refused(Connack(True, code)) for code in range(1, 6)] == ["MQTT-082"] * 5
-    assert [refused(Connack(False, code)) for code in (-1, 6, 255, 256)] == ["MQTT-083"] * 4
+    assert [refused(Connack(session_present=True, return_code=code)) for code in range(1, 6)] == ["MQTT-082"] * 5
+    assert [refused(Connack(session_present=False, return_code=code)) for code in (-1, 6, 255, 256)] == ["MQTT-083"] * 4
 
 
 @pytest.mark.rule("MQTT-110", "MQTT-111", "MQTT-124", "MQTT-120", "MQTT-026")
@@ -149,7 +149,7 @@ def test_flags_are_written_as_the_table_has_them() -> None:
     ] * 3
     others: list[Frame] = [
         Connect("me"),
-        Connack(False, 0),
+        Connack(session_present=False, return_code=0),
         Puback(1),
         Pubrec(1),
         Pubcomp(1),
@@ -172,7 +172,7 @@ def test_payloads_of_any_size_are_written_once(size: int) -> None:
 
 @given(publishes())
 def test_a_publication_from_its_parts_is_the_same_bytes(frame: Publish) -> None:
-    first = Publish(frame.topic, frame.payload, frame.qos, frame.retain, False, frame.packet_id)
+    first = Publish(frame.topic, frame.payload, frame.qos, frame.retain, dup=False, packet_id=frame.packet_id)
     octets = publication(frame.topic, frame.qos, frame.retain, frame.packet_id or 0, frame.payload)
     assert octets == encode(first)
 

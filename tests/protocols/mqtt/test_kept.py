@@ -132,8 +132,8 @@ def test_a_client_that_connects_again_takes_its_own_place(broker: Broker, *, cle
     got = new.ask(Connect("me", clean))
     assert old.wire.closed
     assert [message.body for message in will.got] == [b"gone"]
-    again = [Connack(True, 0), Publish("a", b"x", 1, dup=True, packet_id=1)]
-    assert got == ([Connack(False, 0)] if clean else again)
+    again = [Connack(session_present=True, return_code=0), Publish("a", b"x", 1, dup=True, packet_id=1)]
+    assert got == ([Connack(session_present=False, return_code=0)] if clean else again)
     old.wire.closed = False
     old.wire.feed(encode(Publish("will", b"from the grave")))
     old.wire.lose()
@@ -296,7 +296,9 @@ def test_however_many_sessions_one_user_has_they_cost_another_nothing() -> None:
         broker.client(f"{number}", clean=False, user="ben").wire.lose()
     assert list(broker.sessions.stored) == ["anna's", *map(str, range(750, 1000))]
     again = broker.wire()
-    assert bodies(again.ask(Connect("anna's", False, 0, None, "anna", b"secret"))) == [b"x"]
+    assert bodies(
+        again.ask(Connect("anna's", clean_session=False, keep_alive=0, will=None, user_name="anna", password=b"secret"))
+    ) == [b"x"]
 
 
 @pytest.mark.rule("MQTT-197")

@@ -23,8 +23,8 @@ LINE = re.compile(r"^([<>]) ((?:[0-9A-F]{2} )+) +[A-Z]+", re.MULTILINE)
 
 def test_the_transcript_is_what_it_says() -> None:
     said: list[tuple[str, Frame]] = [
-        (">", Connect("me", True, 60)),
-        ("<", Connack(False, 0)),
+        (">", Connect("me", clean_session=True, keep_alive=60)),
+        ("<", Connack(session_present=False, return_code=0)),
         (">", Subscribe(10, (("a/+", 1),))),
         ("<", Suback(10, (1,))),
         (">", Publish("a/b", b"hi", 1, packet_id=11)),

@@ -36,9 +36,9 @@ def test_a_clients_stream_cut_anywhere_gives_the_same_packets(
 @PROMISES
 @given(st.lists(from_server, max_size=6), st.lists(st.integers(0, 800), max_size=5))
 def test_a_servers_stream_cut_anywhere_gives_the_same_packets(frames: list[Frame], cuts: list[int]) -> None:
-    stream = b"".join(map(encode, [Connack(False, 0), *frames]))
+    stream = b"".join(map(encode, [Connack(session_present=False, return_code=0), *frames]))
     outcome = check_stream(lambda: Decoder(role="client"), stream, cuts, held=MAX_PACKET)
-    assert (outcome.frames, outcome.error) == ([Connack(False, 0), *frames], None)
+    assert (outcome.frames, outcome.error) == ([Connack(session_present=False, return_code=0), *frames], None)
 
 
 @pytest.mark.rule("MQTT-165")

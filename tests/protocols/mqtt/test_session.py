@@ -53,7 +53,7 @@ def test_the_page_s_transcript_is_what_the_hub_says(broker: Broker) -> None:
 @pytest.mark.rule("MQTT-073", "MQTT-079")
 def test_a_client_is_welcomed_and_counted(broker: Broker) -> None:
     client = broker.wire()
-    assert client.ask(Connect("me")) == [Connack(False, 0)]
+    assert client.ask(Connect("me")) == [Connack(session_present=False, return_code=0)]
     assert client.wire.is_established
     assert client.wire.client.name == "me"
     assert list(broker.hub.clients.values()) == [client.wire.client]
@@ -80,7 +80,7 @@ def test_a_refused_login_is_answered_and_nothing_behind_it_is_processed(
     client.send(Connect("me", user_name=user, password=b"wrong" if user else None), Publish("a", b"x"))
     for finish in broker.site.pending_logins:
         finish()
-    assert client.got() == [Connack(False, code)]
+    assert client.got() == [Connack(session_present=False, return_code=code)]
     assert client.wire.closed
     assert heard.got == []
     assert broker.faults == {"login": 1}
@@ -102,7 +102,7 @@ def test_what_is_sent_right_behind_connect_is_handled_after_the_login(*, slow: b
     )
     for finish in broker.site.pending_logins:
         finish()
-    assert client.got() == [Connack(False, 0), Pingresp(), Puback(7)]
+    assert client.got() == [Connack(session_present=False, return_code=0), Pingresp(), Puback(7)]
     assert [message.body for message in heard.got] == [b"y"]
     assert secret.got == []
     assert client.wire.logins[0].user == "anna"
@@ -114,7 +114,7 @@ def test_a_violation_behind_connect_counts_after_the_login() -> None:
     client = broker.wire()
     client.wire.feed(encode(Connect("me")) + encode(Pingreq()) + encode(Connect("me")))
     broker.site.pending_logins[0]()
-    assert client.got() == [Connack(False, 0), Pingresp()]
+    assert client.got() == [Connack(session_present=False, return_code=0), Pingresp()]
     assert client.wire.closed
     assert broker.faults == {"MQTT-028": 1}
 
@@ -130,7 +130,8 @@ def test_a_connection_lost_during_its_login_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "answer"), [("10 0C 00 04 4D 51 54 54 05 02 00 00 00 00", Connack(False, 1)), ("C0 00", None)]
+    ("data", "answer"),
+    [("10 0C 00 04 4D 51 54 54 05 02 00 00 00 00", Connack(session_present=False, return_code=1)), ("C0 00", None)],
 )
 def test_a_violation_is_answered_where_there_are_words_and_closes(
     broker: Broker, data: str, answer: Connack | None
@@ -281,9 +282,9 @@ def test_a_message_from_another_protocol_has_the_qos_granted(broker: Broker, gra
 @pytest.mark.rule("MQTT-115", "MQTT-091", "MQTT-093")
 def test_subscribing_again_replaces_and_brings_the_retained_messages_again(broker: Broker) -> None:
     client = broker.client()
-    client.send(Publish("a/1", b"kept", 1, True, packet_id=1)).got()
-    assert client.subscribe(("a/+", 0)) == [Publish("a/1", b"kept", 0, True)]
-    assert client.subscribe(("a/+", 1)) == [Publish("a/1", b"kept", 1, True, packet_id=1)]
+    client.send(Publish("a/1", b"kept", 1, retain=True, packet_id=1)).got()
+    assert client.subscribe(("a/+", 0)) == [Publish("a/1", b"kept", 0, retain=True)]
+    assert client.subscribe(("a/+", 1)) == [Publish("a/1", b"kept", 1, retain=True, packet_id=1)]
     assert client.ask(Publish("a/1", b"new", 1, packet_id=2))[0] == Publish("a/1", b"new", 1, packet_id=2)
     assert len(broker.hub.table) == 1
 
@@ -292,15 +293,15 @@ def test_subscribing_again_replaces_and_brings_the_retained_messages_again(broke
 def test_retained_messages(broker: Broker) -> None:
     publisher, listener = broker.client("p"), broker.client()
     listener.subscribe(("a", 2))
-    publisher.send(Publish("a", b"1", 2, True, packet_id=1))
+    publisher.send(Publish("a", b"1", 2, retain=True, packet_id=1))
     publisher.send(Publish("a", b"2"))
     publisher.wire.lose()
     assert listener.got() == [Publish("a", b"1", 2, packet_id=1), Publish("a", b"2")]
-    assert broker.client().subscribe(("a", 2)) == [Publish("a", b"1", 2, True, packet_id=1)]
+    assert broker.client().subscribe(("a", 2)) == [Publish("a", b"1", 2, retain=True, packet_id=1)]
     publisher = broker.client("p")
-    publisher.send(Publish("a", b"3", 0, True))
-    assert broker.client().subscribe(("a", 2)) == [Publish("a", b"3", 0, True)]
-    publisher.send(Publish("a", b"", 0, True))
+    publisher.send(Publish("a", b"3", 0, retain=True))
+    assert broker.client().subscribe(("a", 2)) == [Publish("a", b"3", 0, retain=True)]
+    publisher.send(Publish("a", b"", 0, retain=True))
     assert listener.got() == [Publish("a", b"3"), Publish("a", b"")]
     assert broker.client().subscribe(("a", 2)) == []
 
@@ -331,7 +332,7 @@ def test_what_was_on_its_way_is_delivered_to_the_end_after_unsubscribing(broker:
 def test_publications_under_dollar_are_discarded_counted_and_acknowledged(broker: Broker, topic: str) -> None:
     client = broker.client()
     client.subscribe(("#", 0))
-    assert client.ask(Publish(topic, b"x"), Publish(topic, b"x", 1, True, packet_id=4)) == [Puback(4)]
+    assert client.ask(Publish(topic, b"x"), Publish(topic, b"x", 1, retain=True, packet_id=4)) == [Puback(4)]
     assert broker.dropped == {"service-channel": 2}
     assert len(broker.hub.retained) == 0
 
@@ -376,20 +377,30 @@ def test_a_refused_publication_is_logged_and_recorded_with_who_and_where(topic: 
 @pytest.mark.rule("MQTT-201")
 def test_a_bridge_gets_nothing_back_and_sees_what_was_retained(broker: Broker) -> None:
     bridge = broker.wire()
-    assert bridge.ask(Connect("bridge", False, bridge=True)) == [Connack(False, 0)]
+    assert bridge.ask(Connect("bridge", clean_session=False, bridge=True)) == [
+        Connack(session_present=False, return_code=0)
+    ]
     bridge.subscribe(("#", 1))
     plain = broker.client("plain")
     plain.subscribe(("#", 1))
-    own = [Publish("own", b"0"), Publish("own", b"1", 1, True, packet_id=1), Publish("own", b"2", 2, packet_id=2)]
+    own = [
+        Publish("own", b"0"),
+        Publish("own", b"1", 1, retain=True, packet_id=1),
+        Publish("own", b"2", 2, packet_id=2),
+    ]
     assert bridge.ask(*own) == [Puback(1), Pubrec(2)]
     assert plain.bodies() == [b"0", b"1", b"2"]
-    plain.send(Publish("other", b"3"), Publish("other", b"4", 0, True), Publish("other", b"5", 1, True, packet_id=3))
+    plain.send(
+        Publish("other", b"3"),
+        Publish("other", b"4", 0, retain=True),
+        Publish("other", b"5", 1, retain=True, packet_id=3),
+    )
     got = [frame for frame in bridge.got() if isinstance(frame, Publish)]
     assert [(frame.payload, frame.retain) for frame in got] == [(b"3", False), (b"4", True), (b"5", True)]
     bridge.send(Puback(1)).wire.lose()
-    plain.send(Publish("other", b"6", 1, True, packet_id=4), Publish("other", b"7", 1, packet_id=5))
+    plain.send(Publish("other", b"6", 1, retain=True, packet_id=4), Publish("other", b"7", 1, packet_id=5))
     back = broker.wire()
-    sent = back.ask(Connect("bridge", False, bridge=True))
+    sent = back.ask(Connect("bridge", clean_session=False, bridge=True))
     assert [(frame.payload, frame.retain) for frame in sent if isinstance(frame, Publish)] == [
         (b"6", True),
         (b"7", False),
@@ -465,7 +476,7 @@ def test_draining_refuses_what_is_new_and_finishes_the_rest(broker: Broker) -> N
         each.drain()
     frames = (Publish("a", b"0"), Publish("a", b"1", 1, packet_id=2), Subscribe(4, (("c", 0),)), Pubrel(1), Puback(1))
     assert client.ask(*frames) == [Suback(4, (128,)), Pubcomp(1)]
-    assert late.ask(Connect("late")) == [Connack(False, 3)]
+    assert late.ask(Connect("late")) == [Connack(session_present=False, return_code=3)]
     assert late.wire.closed
     client.wire.lose()
     assert [message.body for message in heard.got] == [b"2", b"will"]
@@ -571,7 +582,9 @@ def test_a_client_id_belongs_to_the_user_who_has_it() -> None:
     mine = broker.client("door", clean=False, user="anna")
     for _ in range(2):
         thief = broker.wire()
-        assert thief.ask(Connect("door", user_name="otto", password=b"secret")) == [Connack(False, 2)]
+        assert thief.ask(Connect("door", user_name="otto", password=b"secret")) == [
+            Connack(session_present=False, return_code=2)
+        ]
         assert thief.wire.closed
         thief.wire.lose()
         mine.wire.lose()

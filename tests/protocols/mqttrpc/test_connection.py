@@ -56,21 +56,21 @@ def test_an_error_ends_a_call_in_either_state(state: State) -> None:
 @pytest.mark.rule("MQTTRPC-08", "MQTTRPC-10", "MQTTRPC-52")
 @pytest.mark.parametrize(("shape", "eos"), list(product(Shape, [False, True])))
 def test_eos_counts_where_requests_are_streamed(shape: Shape, eos: bool) -> None:
-    last = request_event(shape, eos) is Event.LAST_REQUEST
+    last = request_event(shape, eos=eos) is Event.LAST_REQUEST
     assert last == (eos if shape.streams_requests else True)
 
 
 @pytest.mark.rule("MQTTRPC-23", "MQTTRPC-24", "MQTTRPC-52")
 @pytest.mark.parametrize(("shape", "eos"), list(product(Shape, [False, True])))
 def test_eos_counts_where_responses_are_streamed(shape: Shape, eos: bool) -> None:
-    last = response_event(shape, eos, failed=False) is Event.LAST_RESPONSE
+    last = response_event(shape, eos=eos, failed=False) is Event.LAST_RESPONSE
     assert last == (eos if shape.streams_responses else True)
 
 
 @pytest.mark.rule("MQTTRPC-54")
 @pytest.mark.parametrize(("shape", "eos"), list(product(Shape, [False, True])))
 def test_an_error_is_an_error_with_and_without_eos(shape: Shape, eos: bool) -> None:
-    assert response_event(shape, eos, failed=True) is Event.ERROR
+    assert response_event(shape, eos=eos, failed=True) is Event.ERROR
 
 
 @pytest.mark.rule("MQTTRPC-51")

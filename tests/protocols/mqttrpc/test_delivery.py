@@ -38,7 +38,9 @@ def test_a_call_goes_as_a_request_to_the_subscribers_of_the_topic(site: BridgedS
     caller = SessionCaller(site)
     caller.call("svc", "Say", b"\x00\xffbody", seconds=2.5)
     (request,) = server.requests()
-    expected = Request(request.correlation_id, "Say", b"\x00\xffbody", True, 2500, TimeoutUnit.MILLISECOND)
+    expected = Request(
+        request.correlation_id, "Say", b"\x00\xffbody", eos=True, timeout=2500, timeout_unit=TimeoutUnit.MILLISECOND
+    )
     assert request == expected
     assert server.payloads[0][0] == "/svc"
     server.publish("/svc", Response(request.correlation_id, "", b"\xfe"))
@@ -94,7 +96,7 @@ def test_a_caller_that_takes_a_stream_gets_each_response_until_eos(site: Bridged
     number = server.requests()[0].correlation_id
     server.publish("/svc", Response(number, "", b"1"))
     server.publish("/svc", Response(number, "", b""))
-    server.publish("/svc", Response(number, "", b"3", None, True))
+    server.publish("/svc", Response(number, "", b"3", None, eos=True))
     assert caller.heard == [(b"1", False), (b"", False), (b"3", True)]
     assert site.settled()
 
@@ -109,7 +111,7 @@ def test_only_a_response_without_a_body_merely_ends_the_stream(
     caller.call("svc", streamed=True)
     number = server.requests()[0].correlation_id
     server.publish("/svc", Response(number, "", b"1"))
-    server.publish("/svc", Response(number, "", value, None, True))
+    server.publish("/svc", Response(number, "", value, None, eos=True))
     assert caller.heard == [(b"1", False), heard]
     assert site.settled()
 
@@ -121,7 +123,7 @@ def test_a_caller_that_takes_no_stream_gets_the_first_response_of_one(site: Brid
     caller.call("svc")
     number = server.requests()[0].correlation_id
     server.publish("/svc", Response(number, "", b"1"))
-    server.publish("/svc", Response(number, "", b"2", None, True))
+    server.publish("/svc", Response(number, "", b"2", None, eos=True))
     assert caller.heard == [(b"1", True)]
     assert site.settled()
 

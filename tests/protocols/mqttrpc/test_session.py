@@ -42,8 +42,8 @@ def test_a_request_reaches_the_provider_whose_answer_is_published_on_the_topic(s
     assert provider.asked == [("Say", b"\xffabc")]
     message = provider.messages[0]
     assert (message.content_type, message.headers, message.origin) == ("", (), caller.client.number)
-    assert caller.responses() == [Response(7, "", b"\xffABC", None, True)]
-    assert listener.payloads[1] == ("/svc", encode(Response(7, "", b"\xffABC", None, True)))
+    assert caller.responses() == [Response(7, "", b"\xffABC", None, eos=True)]
+    assert listener.payloads[1] == ("/svc", encode(Response(7, "", b"\xffABC", None, eos=True)))
     assert site.settled()
 
 
@@ -147,7 +147,7 @@ def test_at_the_deadline_the_provider_is_stopped_and_the_caller_told(
 ) -> None:
     site = BridgedSite(limits=Limits(call_time=9))
     caller, provider = MqttClient(site, "/svc"), SessionProvider(site, "svc")
-    caller.publish("/svc", Request(7, "Say", b"", False, timeout, unit))
+    caller.publish("/svc", Request(7, "Say", b"", eos=False, timeout=timeout, timeout_unit=unit))
     site.clock.advance(seconds - 0.01)
     assert (caller.responses(), provider.cancelled) == ([], [])
     site.clock.advance(0.01)
@@ -166,7 +166,7 @@ def test_a_request_that_repeats_one_in_work_is_dropped(site: BridgedSite) -> Non
     assert provider.asked == [("Say", b"x")]
     assert site.counters("mqtt") == {"duplicate": 3}
     provider.finish(provider.calls[0], b"once")
-    assert caller.responses() == [Response(7, "", b"once", None, True)]
+    assert caller.responses() == [Response(7, "", b"once", None, eos=True)]
 
 
 def test_a_correlation_id_may_be_used_again_after_the_answer(site: BridgedSite) -> None:
@@ -198,7 +198,7 @@ def test_a_stream_of_one_request_may_end_with_a_request_without_a_body(site: Bri
     caller.publish("/svc", Request(7, "Say", b"1"))
     caller.publish("/svc", Request(7, eos=True))
     provider.finish(provider.calls[0], b"")
-    assert caller.responses() == [Response(7, "", b"", None, True)]
+    assert caller.responses() == [Response(7, "", b"", None, eos=True)]
     assert (provider.asked, provider.cancelled, site.settled()) == ([("Say", b"1")], [], True)
 
 
@@ -207,7 +207,7 @@ def test_a_request_with_the_correlation_id_0_is_answered(site: BridgedSite) -> N
     caller = MqttClient(site, "/svc")
     SessionProvider(site, "svc", shout)
     caller.publish("/svc", Request(0, "Say", b"a"))
-    assert caller.responses() == [Response(0, "", b"A", None, True)]
+    assert caller.responses() == [Response(0, "", b"A", None, eos=True)]
     assert site.settled()
 
 
@@ -309,7 +309,7 @@ def test_a_call_outlives_the_connection_it_came_by(site: BridgedSite) -> None:
     caller.leave()
     assert provider.cancelled == []
     provider.finish(provider.calls[0], b"answer")
-    assert listener.responses() == [Response(7, "", b"answer", None, True)]
+    assert listener.responses() == [Response(7, "", b"answer", None, eos=True)]
     assert site.settled()
 
 
@@ -325,9 +325,9 @@ def test_a_draining_hub_answers_503_and_finishes_what_it_accepted(site: BridgedS
     caller.publish("/svc", Request(9, "Say"))
     draining = ErrorData(503, "draining", "Shutting down, please try again.", 1000)
     assert caller.responses() == [
-        Response(8, "polywire.hub", b"", draining, True),
-        Response(7, "", b"done", None, True),
-        Response(9, "polywire.hub", b"", draining, True),
+        Response(8, "polywire.hub", b"", draining, eos=True),
+        Response(7, "", b"done", None, eos=True),
+        Response(9, "polywire.hub", b"", draining, eos=True),
     ]
     assert site.settled()
 

@@ -26,7 +26,7 @@ PIECES: st.SearchStrategy[Frame] = st.builds(
     Message, st.just(S), IDS, PLAIN, HEADERS, st.none(), st.booleans(), st.booleans()
 )
 ANSWERS: st.SearchStrategy[Frame] = st.builds(
-    Message, st.just(S), st.none(), PLAIN, HEADERS, IDS, st.just(False), st.booleans()
+    Message, st.just(S), st.none(), PLAIN, HEADERS, IDS, st.just(value=False), st.booleans()
 )
 OTHERS: st.SearchStrategy[Frame] = st.one_of(
     st.builds(Connect, WORD, st.one_of(st.none(), TEXT), HEADERS),

@@ -106,9 +106,9 @@ def test_what_the_form_has_no_room_for_is_cut_to_fit(code: int, retry_after: int
         ("404 a(retry after 5 ms): b", Failure(404, "", "a(retry after 5 ms): b")),
         ("7 items", Failure(500, "", "7 items")),
         ("7 No route to methods", Failure(500, "", "7 No route to methods")),
-        ("7 No route to method", Failure(404, "no-method", "No route to method", 0, True)),
-        ("8 Temporarily unavailable: busy", Failure(503, "unavailable", "busy", 0, True)),
-        ("8 Temporarily unavailable: 504 timeout: late", Failure(504, "timeout", "late", 0, True)),
+        ("7 No route to method", Failure(404, "no-method", "No route to method", 0, by_runtime=True)),
+        ("8 Temporarily unavailable: busy", Failure(503, "unavailable", "busy", 0, by_runtime=True)),
+        ("8 Temporarily unavailable: 504 timeout: late", Failure(504, "timeout", "late", 0, by_runtime=True)),
     ],
 )
 def test_what_an_e_says_is_read_as_far_as_it_goes(payload: str, failure: Failure) -> None:

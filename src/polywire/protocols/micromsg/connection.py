@@ -201,7 +201,7 @@ class Terms(Frame):
         optional: tuple[NamedExtension, ...] = (),
         max_count: int = DEFAULT_COUNT,
         minor: int = MINOR,
-        forwards: bool = False,
+        forwards: bool = False,  # noqa: FBT001, FBT002 - frames are built by position
     ) -> None:
         self.identity: Final = identity
         self.supported: Final = supported

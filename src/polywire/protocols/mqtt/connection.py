@@ -308,7 +308,13 @@ class Sender:
         """Whether one more would be too many."""
         return self._ids.full()
 
-    def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> Publish:
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,  # noqa: FBT001, FBT002 - as the fields of Publish
+    ) -> Publish:
         """The PUBLISH to send for a new message; with QoS 1 and 2 it is remembered until it is acknowledged."""
         if qos == 0:
             return Publish(topic, payload, 0, retain)
@@ -316,7 +322,7 @@ class Sender:
             raise LocalProtocolError(f"QoS is {qos}, and must be 0, 1 or 2", rule="MQTT-089")
         check_publication(topic, payload)
         number = self.begin(Publish(topic, payload, qos, retain))
-        return Publish(topic, payload, qos, retain, False, number)
+        return Publish(topic, payload, qos, retain, dup=False, packet_id=number)
 
     def begin(self, frame: Publish) -> int:
         """As ``publish``, for a valid frame with QoS 1 or 2 that lacks only its packet id, which is returned."""
@@ -405,7 +411,7 @@ class Sender:
                 self._forget(number)
         again: list[Publish | Pubrel] = list(self._released.values())
         for number, first in self._published.items():
-            again.append(Publish(first.topic, first.payload, first.qos, first.retain, True, number))
+            again.append(Publish(first.topic, first.payload, first.qos, first.retain, dup=True, packet_id=number))
         return again
 
     def _restore(self, frame: Publish | Pubrel) -> None:
@@ -444,7 +450,7 @@ class Receipt(Frame):
 
     __match_args__: ClassVar[tuple[str, ...]] = ("new", "reply")
 
-    def __init__(self, new: bool, reply: Puback | Pubrec | None) -> None:
+    def __init__(self, new: bool, reply: Puback | Pubrec | None) -> None:  # noqa: FBT001 - frames are built by position
         self.new: Final = new
         self.reply: Final = reply
 
@@ -469,29 +475,29 @@ class Receiver:
         """What to do with a PUBLISH that has come. Raises ``RemoteProtocolError`` past ``max_held``."""
         number = frame.packet_id
         if frame.qos == 0 or number is None:
-            return Receipt(True, None)
+            return Receipt(new=True, reply=None)
         if frame.qos == 1:
-            return Receipt(True, Puback(number))  # MQTT-143: with or without DUP
+            return Receipt(new=True, reply=Puback(number))  # MQTT-143: with or without DUP
         held = number in self._held
         if not held and len(self._held) >= self._max_held:
             reason = (
                 f"{len(self._held)} QoS 2 messages are waiting for their PUBREL, and no more than {self._max_held} may"
             )
             raise RemoteProtocolError(reason, rule="MQTT-183", position=position)
-        self._hold(number, RECEIVER[held, PUBLISH])
+        self._hold(number, held=RECEIVER[held, PUBLISH])
         return Receipt(not held, Pubrec(number))
 
     def released(self, frame: Pubrel) -> Pubcomp:
         """The answer to a PUBREL: its id now means a new message."""
         number = frame.packet_id
-        self._hold(number, RECEIVER[number in self._held, PUBREL])
+        self._hold(number, held=RECEIVER[number in self._held, PUBREL])
         return Pubcomp(number)
 
     def reset(self) -> None:
         """Forget everything: the other side has no session."""
         self._held.clear()
 
-    def _hold(self, number: int, held: bool) -> None:
+    def _hold(self, number: int, *, held: bool) -> None:
         if held:
             self._held.add(number)
         else:

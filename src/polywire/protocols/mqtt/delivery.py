@@ -80,13 +80,13 @@ class Outgoing:
             self._outbox.put(self._connection.send(frame))
         self.pump()
 
-    def send(self, message: Message, pattern: str, qos: i64, retain: bool) -> None:
+    def send(self, message: Message, pattern: str, qos: i64, retain: bool) -> None:  # noqa: FBT001 - as a Callable too
         """Send a topic's message, now or when the client has acknowledged enough."""
         if self.ended:  # the session is being stored, filter by filter
             self._sessions.keep_if_stored(self._state, message, pattern, qos)
             return
         if qos == 0:
-            data = self._plain(message, pattern, retain)
+            data = self._plain(message, pattern, retain=retain)
             if data:
                 self._client.deliver(data, message.channel)
             else:
@@ -114,7 +114,7 @@ class Outgoing:
             self._client.counters.drop(UNENCODABLE)
             delivery.ack()
         elif qos == 0:
-            self._client.push(publication(channel, 0, False, 0, frame.payload))
+            self._client.push(publication(channel, 0, retain=False, packet_id=0, payload=frame.payload))
             delivery.ack()
         else:
             size = footprint(frame)
@@ -195,7 +195,7 @@ class Outgoing:
         """Send a message with QoS 1 or 2 for the first time, as far as is known, under its packet id."""
         self._client.counters.messages_out += 1
         if frame.dup:
-            octets = encode(Publish(frame.topic, frame.payload, frame.qos, frame.retain, True, number))
+            octets = encode(Publish(frame.topic, frame.payload, frame.qos, frame.retain, dup=True, packet_id=number))
         else:
             octets = publication(frame.topic, frame.qos, frame.retain, number, frame.payload)
         if self._state.ledger is not None and (frame.qos == 2 or self._unsafe > 0):
@@ -214,7 +214,7 @@ class Outgoing:
             return False
         return True
 
-    def _plain(self, message: Message, pattern: str, retain: bool) -> bytes:
+    def _plain(self, message: Message, pattern: str, *, retain: bool) -> bytes:
         """The whole packet with QoS 0; empty where there can be none."""
         if not retain:
             known = message.encoded.get(self._forms)
@@ -260,9 +260,9 @@ class MqttSubscription(Subscription):
         if outgoing.handed_over(message):
             return
         if not outgoing.bridge:
-            outgoing.send(message, self.pattern, min(message.qos, self.rank), False)
+            outgoing.send(message, self.pattern, min(message.qos, self.rank), retain=False)
         elif message.origin != self.group:
-            outgoing.send(message, self.pattern, min(message.qos, self.rank), message.retain)
+            outgoing.send(message, self.pattern, min(message.qos, self.rank), retain=message.retain)
 
     def leave(self) -> None:
         """The connection has ended."""
@@ -270,7 +270,7 @@ class MqttSubscription(Subscription):
 
     def deliver_retained(self, message: Message) -> None:
         """MQTT-093: because the subscription is new."""
-        self._outgoing.send(message, self.pattern, min(message.qos, self.rank), True)
+        self._outgoing.send(message, self.pattern, min(message.qos, self.rank), retain=True)
 
 
 @final

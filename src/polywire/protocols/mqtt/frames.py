@@ -710,7 +710,7 @@ def _read_publish(data: bytes, first: i64, pos: i64, end: i64) -> Publish:
     topic = known if known is not None else Fields(data, pos, end, first >> 4).topic_name("topic name")
     qos = _qos(first)
     if qos == 0:
-        return Publish(topic, data[stop:end], 0, first & 1 != 0, False, None)
+        return Publish(topic, data[stop:end], 0, first & 1 != 0, dup=False, packet_id=None)
     packet_id: i64 = 0
     if stop + 2 <= end:
         packet_id = _number_at(data, stop)
@@ -761,13 +761,13 @@ def _read_connect(fields: Fields) -> Connect:
     if name != PROTOCOL_NAME:
         wrong = fields.wrong(f"the protocol name is {name[:16]!r}, not {PROTOCOL_NAME!r}", "MQTT-030", start)
         if name == OLD_PROTOCOL_NAME:
-            wrong.reply = Connack(False, UNACCEPTABLE_PROTOCOL_VERSION)
+            wrong.reply = Connack(session_present=False, return_code=UNACCEPTABLE_PROTOCOL_VERSION)
         raise wrong
     level = fields.byte("protocol level")
     if level & ~BRIDGE != PROTOCOL_LEVEL:
         # Other levels have other fields, so nothing after this one can be checked.
         error = fields.wrong(f"the protocol level is {level}, only {PROTOCOL_LEVEL} is spoken", "MQTT-031", start + 6)
-        error.reply = Connack(False, UNACCEPTABLE_PROTOCOL_VERSION)
+        error.reply = Connack(session_present=False, return_code=UNACCEPTABLE_PROTOCOL_VERSION)
         raise error
     flags = fields.byte("connect flags")
     at = fields.pos - 1
@@ -799,7 +799,7 @@ def _read_connect(fields: Fields) -> Connect:
     clean_session = flags & CLEAN_SESSION != 0
     if not client_id and not clean_session:
         error = fields.wrong("an empty client id needs clean session", "MQTT-064", named)
-        error.reply = Connack(False, IDENTIFIER_REJECTED)
+        error.reply = Connack(session_present=False, return_code=IDENTIFIER_REJECTED)
         raise error
     return Connect(client_id, clean_session, keep_alive, will, user_name, password, level & BRIDGE != 0)
 
@@ -887,10 +887,10 @@ def publications_in(data: bytes, start: i64, end: i64) -> list[Publish]:
             at = name
             known = name_length
         if qos == 0:
-            found.append(Publish(topic, data[payload:pos], 0, False, False, None))
+            found.append(Publish(topic, data[payload:pos], 0, retain=False, dup=False, packet_id=None))
         else:
             packet_id = _number_at(data, payload)
-            found.append(Publish(topic, data[payload + 2 : pos], 1, False, False, packet_id))
+            found.append(Publish(topic, data[payload + 2 : pos], 1, retain=False, dup=False, packet_id=packet_id))
     return found
 
 

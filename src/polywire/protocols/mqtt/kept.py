@@ -150,9 +150,9 @@ class Ledger:
         if offset is not None:
             self._finish(offset)
 
-    def together(self, together: bool) -> None:
-        """While this is true, what is recorded is written as a whole or not at all."""
-        self._recorder.together(together)
+    def together(self, *, on: bool) -> None:
+        """While this is on, what is recorded is written as a whole or not at all."""
+        self._recorder.together(on=on)
 
     def hold(self, packet: int) -> None:
         """The client has published with QoS 2."""
@@ -210,7 +210,7 @@ class Snapshot(Frame):
         waiting_names: tuple[int, ...] = (),
         away_since: int = 0,
         doubtful: int = 0,
-        bridge: bool = False,
+        bridge: bool = False,  # noqa: FBT001, FBT002 - frames are built by position
         groups: tuple[str, ...] = (),
         how: str = "",
     ) -> None:

@@ -299,7 +299,7 @@ class MqttSession:
             if will.topic.startswith(RESERVED):
                 hub.refuse(client, PUBLISH, will.topic, Refused.SERVICE_CHANNEL, will.payload)
             else:
-                message = incoming.message(will.topic, will.payload, will.qos, will.retain)
+                message = incoming.message(will.topic, will.payload, will.qos, retain=will.retain)
                 hub.leave_will(client, message, name_cost(will.topic) + message.size())
         if frame.keep_alive:
             self._silence = frame.keep_alive * NANOSECONDS * 3 // 2
@@ -327,7 +327,7 @@ class MqttSession:
 
     def _refuse(self, code: int, reason: str) -> None:
         self._client.counters.fault(reason)
-        self._client.outbox.put(self._connection.send(Connack(False, code)))
+        self._client.outbox.put(self._connection.send(Connack(session_present=False, return_code=code)))
         self._close()
 
     def _listen(self) -> None:
@@ -518,10 +518,10 @@ class Incoming:
                     accepted = self._pass_on(frame)
                 else:
                     # The id without the message would be a message that is taken for known, and lost.
-                    ledger.together(True)
+                    ledger.together(on=True)
                     ledger.hold(cast("int", frame.packet_id))
                     accepted = self._pass_on(frame)
-                    ledger.together(False)
+                    ledger.together(on=False)
         if not accepted:
             self._refuse(frame)
         elif qos != 0:
@@ -532,7 +532,7 @@ class Incoming:
         self._forget(frame)
         write_acknowledgement(self._acks, PUBCOMP, frame.packet_id)
 
-    def message(self, topic: str, body: bytes, qos: int, retain: bool) -> Message:
+    def message(self, topic: str, body: bytes, qos: int, *, retain: bool) -> Message:
         """A message from this client."""
         return Message(topic, body, "", (), (), retain, self._runs.now, self._client.number, qos)
 
@@ -554,7 +554,7 @@ class Incoming:
         if frame.topic.startswith(RESERVED):
             self._hub.refuse(self._client, PUBLISH, frame.topic, Refused.SERVICE_CHANNEL, frame.payload)
             return True
-        message = self.message(frame.topic, frame.payload, frame.qos, frame.retain)
+        message = self.message(frame.topic, frame.payload, frame.qos, retain=frame.retain)
         refused = self._hub.publish(message, self._client, acknowledged=frame.qos > 0, must_retain=False)
         return refused is None or not is_retried(refused)
 

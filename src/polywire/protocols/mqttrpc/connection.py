@@ -79,12 +79,12 @@ TABLES: Final[dict[Role, dict[tuple[State, Event], State]]] = {
 dropped (MQTTRPC-73); a Response that arrives after the last one belongs to no call any more."""
 
 
-def request_event(shape: Shape, eos: bool) -> Event:
+def request_event(shape: Shape, *, eos: bool) -> Event:
     """What a Request is in a call of this shape; without a stream its ``eos`` means nothing (MQTTRPC-10)."""
     return Event.LAST_REQUEST if eos or not shape.streams_requests else Event.REQUEST
 
 
-def response_event(shape: Shape, eos: bool, failed: bool) -> Event:
+def response_event(shape: Shape, *, eos: bool, failed: bool) -> Event:
     """What a Response is in a call of this shape; without a stream its ``eos`` means nothing (MQTTRPC-24)."""
     if failed:
         return Event.ERROR
@@ -211,7 +211,7 @@ class Connection:
 
     def _begin(self, request: Request, method: str, shape: Shape, now: float) -> Call:
         """MQTTRPC-56: the timeout of the first Request holds for the whole call."""
-        state = self._table[State.IDLE, request_event(shape, request.eos)]
+        state = self._table[State.IDLE, request_event(shape, eos=request.eos)]
         due = deadline(now, milliseconds(request.timeout, request.timeout_unit, self._default_timeout))
         call = Call(request.correlation_id, method, shape, state, due, now)
         self._calls[request.correlation_id] = call
@@ -220,9 +220,9 @@ class Connection:
     def _following(self, call: Call, frame: Request | Response) -> State | None:
         """The call's state after this message, or None if it must not come now."""
         if isinstance(frame, Request):
-            event = request_event(call.shape, frame.eos)
+            event = request_event(call.shape, eos=frame.eos)
         else:
-            event = response_event(call.shape, frame.eos, frame.error_data is not None)
+            event = response_event(call.shape, eos=frame.eos, failed=frame.error_data is not None)
         return self._table.get((call.state, event))
 
     def _move(self, call: Call, state: State) -> None:
@@ -323,7 +323,7 @@ class ServerCalls(Connection):
         if following is None:
             self.dropped += 1
             return Step(Outcome.DUPLICATE, call)  # MQTTRPC-73
-        last = request_event(call.shape, frame.eos) is Event.LAST_REQUEST
+        last = request_event(call.shape, eos=frame.eos) is Event.LAST_REQUEST
         if call.state is State.ANSWERED:
             self.dropped += 1
             self._move(call, following)

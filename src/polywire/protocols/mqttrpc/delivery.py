@@ -70,12 +70,12 @@ def error_data(error: CallError) -> ErrorData:
 def failed_call(correlation_id: int, error: CallError) -> Response:
     """The Response that ends a call of a caller on MQTT."""
     data = error_data(error)
-    return hub_response(correlation_id, data) if error.from_hub else Response(correlation_id, "", None, data, True)
+    return hub_response(correlation_id, data) if error.from_hub else Response(correlation_id, "", None, data, eos=True)
 
 
 def hub_response(correlation_id: int, data: ErrorData) -> Response:
     """MQTTRPC-110: a Response with an error of the hub itself; its body distinguishes it from a service's."""
-    return Response(correlation_id, HUB_ERROR, b"", data, True)
+    return Response(correlation_id, HUB_ERROR, b"", data, eos=True)
 
 
 def refused(correlation_id: int, failure: Failure) -> Response:

@@ -205,7 +205,7 @@ class Response(Frame):
 def failed(correlation_id: int, failure: Failure, retry_after: int = 0) -> Response:
     """The Response that ends a call with this failure; ``retry_after`` replaces the failure's own."""
     data = ErrorData(failure.code, failure.tag, failure.user_message, retry_after or failure.retry_after)
-    return Response(correlation_id, "", None, data, True)
+    return Response(correlation_id, "", None, data, eos=True)
 
 
 @final

@@ -132,12 +132,12 @@ class Caller:
         due = loop.time() + seconds
         try:
             if isinstance(requests, bytes):
-                request = Request(number, method, requests, True, timeout, unit)
+                request = Request(number, method, requests, eos=True, timeout=timeout, timeout_unit=unit)
                 self._calls.start(request, shape, loop.time())
                 receipt = self._publish(request)
                 sender = asyncio.create_task(_report_failure(receipt, answers))
             else:
-                first = Request(number, method, b"", False, timeout, unit)
+                first = Request(number, method, b"", eos=False, timeout=timeout, timeout_unit=unit)
                 sender = asyncio.create_task(self._send_stream(first, shape, requests, answers))
             while True:
                 try:

@@ -54,7 +54,7 @@ class TopicCall(Caller):
 
     def reply(self, call: Call, message: Message, *, last: bool) -> None:  # noqa: ARG002 - the call is not streamed
         """Publish the reply. With ``eos``: for a caller that expects a stream, it is a stream of one."""
-        self._requests.answer(self, Response(self.correlation_id, "", message.body, None, True))
+        self._requests.answer(self, Response(self.correlation_id, "", message.body, None, eos=True))
 
     def fail(self, call: Call, error: CallError) -> None:  # noqa: ARG002 - there is one call
         """Publish the error."""

@@ -272,7 +272,9 @@ class Connection:
             session_id = new_session_id()
         self.role: Final = role
         self._session: Final = Session(role, session_id)
-        self._decoder: Final = _decoder(messages, session_id, max_message, max_head, max_headers, max_unfinished)
+        self._decoder: Final = _decoder(
+            session_id, max_message, max_head, max_headers, max_unfinished, messages=messages
+        )
         self._assembly: Final = Assembly()
         self._frame_size: Final[int] = frame_size
         self._max_sent: Final[int] = max_sent
@@ -421,7 +423,7 @@ class Connection:
 
 
 def _decoder(
-    messages: bool, session_id: str | None, max_message: int, max_head: int, max_headers: int, max_unfinished: int
+    session_id: str | None, max_message: int, max_head: int, max_headers: int, max_unfinished: int, *, messages: bool
 ) -> Decoder | MessageDecoder:
     if messages:
         return MessageDecoder(

@@ -293,7 +293,7 @@ class Intake:
         """
         return size > allowance and head.kind == KIND_MESSAGE and allowance == self.max_message
 
-    def complete(self, head: Head, body: bytes, size: i64, ended: bool, position: i64) -> Frame:
+    def complete(self, head: Head, body: bytes, size: i64, position: i64, *, ended: bool) -> Frame:
         """The frame, which is complete and within its allowance. Raises ``Refused`` if its end is wrong."""
         if head.kind == KIND_ERROR:
             if not ended:
@@ -302,7 +302,7 @@ class Intake:
         if ended:
             if not self.unfinished.idle():
                 self.unfinished.end(head.key())
-            return _message(head, body, False)
+            return _message(head, body, more=False)
         if not head.more:
             raise Refused(MALFORMED, "SABC-106", "the frame has neither a null portion nor msg-more::yes")
         key = head.key()
@@ -314,15 +314,15 @@ class Intake:
             self._drop(key, position)
             most = self.unfinished.max_unfinished
             raise Refused(LIMIT, "SABC-108", f"{most} messages are unfinished already, more are not allowed")
-        return _message(head, body, True)
+        return _message(head, body, more=True)
 
     def cut(self, head: Head, body: bytes) -> Message:
         """The last frame of a message that has reached the size limit (SABC-103)."""
         self.cuts += 1
         head.headers = (*without(head.headers, TRUNCATED), (TRUNCATED, YES))
-        return _message(head, body, False)
+        return _message(head, body, more=False)
 
-    def rest(self, head: Head, ended: bool, position: i64) -> None:
+    def rest(self, head: Head, position: i64, *, ended: bool) -> None:
         """A frame of a message that is being dropped has ended (SABC-104)."""
         key = head.key()
         if ended or not head.more:
@@ -466,7 +466,7 @@ class Decoder:
         try:
             if self._state != HEAD:
                 self._consume(tail, end)
-                self._close(frames, False, end)
+                self._close(frames, end, ended=False)
             elif tail:
                 refused = Refused(MALFORMED, "SABC-43", "the connection ended inside a frame")
                 frames.append(self._intake.discarded(refused, tail, len(tail), self._offset, None))
@@ -613,7 +613,7 @@ class Decoder:
                 boundary = stop
                 self._null_due = True
             self._consume(chunk, self._offset + boundary)
-            self._close(frames, False, self._offset + boundary)
+            self._close(frames, self._offset + boundary, ended=False)
             return boundary
         return self._scan(chunk, pos, frames)
 
@@ -626,12 +626,12 @@ class Decoder:
         boundary = self._intake.boundary(chunk, low, end if found < 0 else found + 2)
         if boundary >= 0:
             self._consume(chunk, self._offset + boundary)
-            self._close(frames, False, self._offset + boundary)
+            self._close(frames, self._offset + boundary, ended=False)
             return boundary
         if found >= 0:
             following = found + NULL_PORTION
             self._consume(chunk, self._offset + (found if self._state == BODY else following))
-            self._close(frames, True, self._offset + following)
+            self._close(frames, self._offset + following, ended=True)
             return following
         hold = self._held_back(chunk, at, low)
         self._consume(chunk, self._offset + hold)
@@ -701,7 +701,7 @@ class Decoder:
         self._state = REST
         frames.append(self._intake.cut(head, content))
 
-    def _close(self, frames: list[Frame], ended: bool, stop: i64) -> None:
+    def _close(self, frames: list[Frame], stop: i64, *, ended: bool) -> None:
         """The current frame ends at ``stop``, with the null portion or without."""
         intake = self._intake
         size = stop - self._start
@@ -720,7 +720,7 @@ class Decoder:
         if state == BODY and head is not None and body is not None:
             content = body.getvalue()
             try:
-                frames.append(intake.complete(head, content, size, ended, self._start))
+                frames.append(intake.complete(head, content, size, self._start, ended=ended))
             except Refused as late:
                 reply = intake.answer(late, raw)
                 frames.append(intake.discarded(late, raw + content[:RAW_KEPT], size, self._start, reply))
@@ -729,7 +729,7 @@ class Decoder:
             frames.append(intake.discarded(refused, raw, size, self._position, self._reply))
             self._reply = None
         if head is not None and head.kind == KIND_MESSAGE:
-            intake.rest(head, ended, self._start)
+            intake.rest(head, self._start, ended=ended)
 
 
 @final
@@ -840,18 +840,18 @@ class MessageDecoder:
             ended = True  # SABC-132: without a body, the end of the message is the end of the frame
         allowance = intake.allowance(head)
         if allowance < 0:
-            intake.rest(head, ended, 0)
+            intake.rest(head, 0, ended=ended)
             raise of_dropped_message()
         if intake.too_large_a_head(head, blank, allowance):
-            intake.rest(head, ended, 0)
+            intake.rest(head, 0, ended=ended)
             raise head_over_limit(blank, intake.max_message)
         if size <= allowance:
-            return [intake.complete(head, raw[body_at:stop], size, ended, 0)]
+            return [intake.complete(head, raw[body_at:stop], size, 0, ended=ended)]
         if head.kind == KIND_ERROR:
             raise error_too_large(intake.max_message)
         stop = min(stop, allowance)
         frame = intake.cut(head, raw[body_at:stop] if stop > body_at else b"")
-        intake.rest(head, ended, 0)
+        intake.rest(head, 0, ended=ended)
         return [frame]
 
 
@@ -902,7 +902,7 @@ def plain_message(session_id: str, raw: bytes, body: bytes, max_headers: i64) ->
         at = following
     if (msg_id is None and ref_msg_id is None) or (ref_msg_id is not None and send_only is not None):
         return None
-    return Message(session_id, msg_id, body, tuple(others), ref_msg_id, send_only == YES, False)
+    return Message(session_id, msg_id, body, tuple(others), ref_msg_id, send_only == YES, more=False)
 
 
 def _bodyless(raw: bytes) -> bool:
@@ -911,6 +911,6 @@ def _bodyless(raw: bytes) -> bool:
     return command.decode(errors="replace") in BODYLESS
 
 
-def _message(head: Head, body: bytes, more: bool) -> Message:
+def _message(head: Head, body: bytes, *, more: bool) -> Message:
     """The MESSAGE frame with this head."""
     return Message(head.session_id or "", head.msg_id, body, head.headers, head.ref_msg_id, head.send_only, more)

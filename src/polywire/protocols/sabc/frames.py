@@ -337,11 +337,11 @@ def split(message: Message, max_frame: int) -> list[Message]:
     for i in range(len(cuts) - 1):
         more = i < len(cuts) - 2
         piece = body[cuts[i] : cuts[i + 1]]
-        frames.append(_piece(message, headers if i == 0 else (), piece, i == 0, more))
+        frames.append(_piece(message, headers if i == 0 else (), piece, first=i == 0, more=more))
     return frames
 
 
-def _piece(message: Message, headers: tuple[Header, ...], body: bytes, first: bool, more: bool) -> Message:
+def _piece(message: Message, headers: tuple[Header, ...], body: bytes, *, first: bool, more: bool) -> Message:
     send_only = first and message.send_only  # SABC-68, SABC-116: later frames need not repeat it
     return Message(message.session_id, message.msg_id, body, headers, message.ref_msg_id, send_only, more)
 
@@ -351,7 +351,9 @@ def _cuts(message: Message, headers: tuple[Header, ...], body: bytes, max_frame:
     cuts = [0]
     at: i64 = 0
     end: i64 = len(body)
-    room: i64 = max_frame - i64(len(encode(_piece(message, headers, b"", True, True)))) - i64(len(TERMINATOR))
+    room: i64 = (
+        max_frame - i64(len(encode(_piece(message, headers, b"", first=True, more=True)))) - i64(len(TERMINATOR))
+    )
     while end - at > room:
         if room < 1:
             raise LocalProtocolError(f"frames of {max_frame} bytes have no room for a body", rule="SABC-129")
@@ -361,7 +363,7 @@ def _cuts(message: Message, headers: tuple[Header, ...], body: bytes, max_frame:
         cuts.append(cut)
         at = cut
         if len(cuts) == 2:
-            room = max_frame - i64(len(encode(_piece(message, (), b"", False, True)))) - i64(len(TERMINATOR))
+            room = max_frame - i64(len(encode(_piece(message, (), b"", first=False, more=True)))) - i64(len(TERMINATOR))
     cuts.append(end)
     return cuts
 
@@ -571,7 +573,7 @@ class Assembly:
     def add(self, frame: Message) -> Whole | Discarded | None:
         """The message that ``frame`` completes, or None if more frames follow."""
         if not frame.more and not self._unfinished:
-            return _whole(frame, frame.body, frame.truncated)
+            return _whole(frame, frame.body, truncated=frame.truncated)
         key = frame.key()
         pieces = self._unfinished.get(key)
         if pieces is not None:
@@ -581,16 +583,16 @@ class Assembly:
         if frame.more:
             return None
         if pieces is None:
-            return _whole(frame, frame.body, frame.truncated)
+            return _whole(frame, frame.body, truncated=frame.truncated)
         del self._unfinished[key]
-        return _whole(pieces.first, pieces.body.getvalue(), frame.truncated or pieces.first.truncated)
+        return _whole(pieces.first, pieces.body.getvalue(), truncated=frame.truncated or pieces.first.truncated)
 
     def forget(self, key: str) -> None:
         """The decoder has given this message up (SABC-131)."""
         self._unfinished.pop(key, None)
 
 
-def _whole(first: Message, body: bytes, truncated: bool) -> Whole | Discarded:
+def _whole(first: Message, body: bytes, *, truncated: bool) -> Whole | Discarded:
     """The message with the first frame's headers (SABC-124) and all bodies."""
     headers = first.headers
     if headers and header(headers, CONTENT_ENCODING) == BASE64:

@@ -502,9 +502,9 @@ class UmqSession:
             method.body.content_type or "",
             headers(method.headers),
             rest,
-            False,
-            self._hub.clock(),
-            self._client.number,
+            retain=False,
+            time=self._hub.clock(),
+            origin=self._client.number,
             body_failed=failed,
             binary=method.body.data is None,
         )

@@ -82,6 +82,7 @@ def _split(text: str, units: Mapping[str, object]) -> tuple[Fraction, str]:
     return Fraction(found[1]), unit
 
 
+_LARGEST_SHOWN = 1 << 128
 _LONGEST_SHOWN = 60
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
@@ -115,7 +116,7 @@ class Flag:
         """Booleans only."""
         return bool(_typed(value, bool))
 
-    def show(self, value: bool) -> bool:
+    def show(self, value: bool) -> bool:  # noqa: FBT001 - it is the value, not an option
         """As it is."""
         return value
 
@@ -419,7 +420,7 @@ def as_written(value: object) -> str:
         return json.dumps(value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "…", ensure_ascii=True)
     if isinstance(value, list):
         return "an empty list" if not value else f"a list that begins with {as_written(value[0])}"
-    if isinstance(value, int) and value.bit_length() > 128:
+    if isinstance(value, int) and abs(value) >= _LARGEST_SHOWN:
         return "a huge number"
     return str(value)
 
