@@ -72,8 +72,8 @@ def _report(
     for importer, imported in pairwise(cycle):
         for module in sorted(each for each, part in parts.items() if part == importer):
             for target in sorted(each for each in imports[module] if parts.get(each) == imported):
-                for detail in graph.get_import_details(importer=module, imported=target):
-                    lines.append(f"  {module}:{detail['line_number']}: {detail['line_contents']}")
+                details = graph.get_import_details(importer=module, imported=target)
+                lines += [f"  {module}:{each['line_number']}: {each['line_contents']}" for each in details]
     return lines
 
 

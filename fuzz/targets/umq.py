@@ -33,10 +33,7 @@ def decoder() -> Decoder:
 
 def split(data: bytes) -> list[str | bytes]:
     """The messages in the fuzzer's octets: lines, those that begin with NUL being binary ones."""
-    messages: list[str | bytes] = []
-    for line in data.split(b"\n"):
-        messages.append(line[1:] if line[:1] == b"\0" else line.decode(errors="ignore"))
-    return messages
+    return [line[1:] if line[:1] == b"\0" else line.decode(errors="ignore") for line in data.split(b"\n")]
 
 
 def join(messages: list[str | bytes]) -> bytes:

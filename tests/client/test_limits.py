@@ -143,7 +143,7 @@ def test_a_subscription_that_nobody_reads_does_not_keep_its_program_from_publish
 
 async def _read(messages: Stream[polywire.Message], into: list[int]) -> None:
     async for message in messages:
-        into.append(int(message.text))
+        into.append(int(message.text))  # noqa: PERF401 - others look at it meanwhile
 
 
 @pytest.mark.parametrize("protocol", OVER)

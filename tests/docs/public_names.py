@@ -20,8 +20,8 @@ def names(protocol: str) -> str:
     """What the protocol's package exports, with the first sentence of each docstring."""
     module = importlib.import_module(f"polywire.protocols.{protocol}")
     lines = [f"What `polywire.protocols.{protocol}` exports.", "", "| name | what it is |", "| --- | --- |"]
-    for name in sorted(module.__all__, key=str.lower):
-        lines.append(f"| `{name}` | {_about(getattr(module, name))} |")
+    names = sorted(module.__all__, key=str.lower)
+    lines += [f"| `{name}` | {_about(getattr(module, name))} |" for name in names]
     return "\n".join(["", *lines, "", ""])
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 from urllib.parse import urlsplit
@@ -248,7 +249,7 @@ def _page(address: str, path: str) -> str:
     except NoAnswer as error:
         return str(error)
     words = " ".join(answer.text(1000).split())
-    return words if answer.status == 200 else f"{answer.status}: {words}"
+    return words if answer.status == HTTPStatus.OK else f"{answer.status}: {words}"
 
 
 def _print_table(about: dict[str, Any]) -> None:

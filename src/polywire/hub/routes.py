@@ -278,7 +278,7 @@ def winners(subscriptions: list[Subscription], channel: str) -> list[Subscriptio
     """Of each group the one with the highest rank, without those whose wildcard does not match a leading ``$``."""
     if channel.startswith("$"):
         subscriptions = [each for each in subscriptions if each.dollar or not each.pattern.startswith("\0")]
-    if len(subscriptions) < 2:
+    if len(subscriptions) <= 1:
         return subscriptions
     best: dict[int, Subscription] = {}
     for each in subscriptions:

@@ -99,8 +99,7 @@ class RecoveryReport:
         if self.octets:
             rows = "" if self.rows is None else f" ({self.rows} rows)"
             said.append(f"{self.octets} bytes{rows} cut off at {self.position}, {self.reason}; kept in {self.kept}")
-        for hole in self.damage:
-            said.append(f"damaged from {hole.position} to {hole.end}: {hole.reason}")
+        said += [f"damaged from {hole.position} to {hole.end}: {hole.reason}" for hole in self.damage]
         told = [f"{self.segment}: " + "; ".join(said)] if said else []
         return "; ".join([*told, *map(str, self.lost)])
 
@@ -180,9 +179,8 @@ def _offsets_given(folder: Path, names: list[str]) -> tuple[int, str]:
     proofs = [
         (offset, name) for name in names for kind in (STATE, INDEX) if (offset := offset_of(name, kind)) is not None
     ]
-    for reader in NamedReaders(folder):
-        if reader.offset <= LARGEST_OFFSET:
-            proofs.append((reader.offset, f"the reader {reader.name}"))
+    readers = [reader for reader in NamedReaders(folder) if reader.offset <= LARGEST_OFFSET]
+    proofs += [(reader.offset, f"the reader {reader.name}") for reader in readers]
     return max(proofs, default=(0, ""))
 
 

@@ -404,9 +404,11 @@ class ParquetSegment:
     def wanted(self, query: Query) -> list[RowGroup | CorruptBatch]:
         """The row groups that may hold rows that are wanted, and the damage."""
         found: list[RowGroup | CorruptBatch] = [damage for damage in self.damage if concerns(damage, query)]
-        for group in self.groups:
-            if query.may_hold(group.first_offset, group.end_offset, group.min_ts, group.max_ts):
-                found.append(group)
+        found += [
+            group
+            for group in self.groups
+            if query.may_hold(group.first_offset, group.end_offset, group.min_ts, group.max_ts)
+        ]
         return sorted(found, key=lambda item: item.first_offset or 0)
 
     def read(self, query: Query) -> Iterator[pa.RecordBatch]:

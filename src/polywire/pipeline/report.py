@@ -31,6 +31,12 @@ BAR: Final = 26
 COLOURS: Final = 8
 """Colours there are; further series begin again."""
 
+LINES: Final = 5
+LABELS: Final = 10
+"""Lines and times of a chart, at most."""
+
+BYTES_SHOWN: Final = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -147,7 +153,7 @@ class _Scale:
 
     def __init__(self, most: float) -> None:
         power = 10 ** floor(log10(most)) if most > 0 else 1
-        self.step = next((power * part for part in (0.25, 0.5, 1, 2) if most / (power * part) <= 5), power * 2)
+        self.step = next((power * part for part in (0.25, 0.5, 1, 2) if most / (power * part) <= LINES), power * 2)
         self.top = max(ceil(most / self.step), 1) * self.step
 
     def y(self, value: float) -> float:
@@ -179,7 +185,7 @@ def _framed(scale: _Scale, times: Sequence[datetime], marks: str, unit: str) -> 
 def _between_labels(times: Sequence[datetime]) -> int:
     """Minutes between two times that are written, so that there are ten or fewer, at round times."""
     minutes = (times[-1] - times[0]).total_seconds() / 60 if times else 0
-    return next((step for step in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720) if minutes / step <= 10), 1440)
+    return next((step for step in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720) if minutes / step <= LABELS), 1440)
 
 
 def _clock(time: datetime, times: Sequence[datetime]) -> str:
@@ -345,10 +351,7 @@ def _times(first: datetime, last: datetime, minutes: int) -> list[datetime]:
 
 
 def _all(rows: DataFrame) -> Rows:
-    found = []
-    for row in rows.toArrow().to_pylist():
-        found.append({name: _plain(value) for name, value in row.items()})
-    return found
+    return [{name: _plain(value) for name, value in row.items()} for row in rows.toArrow().to_pylist()]
 
 
 def _plain(value: Any) -> Any:
@@ -552,7 +555,7 @@ def _ms(value: float | None) -> str:
 
 
 def _hex(raw: bytes) -> str:
-    return raw[:16].hex(" ") + (" …" if len(raw) > 16 else "")
+    return raw[:BYTES_SHOWN].hex(" ") + (" …" if len(raw) > BYTES_SHOWN else "")
 
 
 def _time(time: datetime) -> str:

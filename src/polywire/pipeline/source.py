@@ -252,11 +252,11 @@ def plan(found: list[Range], rows_per_partition: int) -> list[JournalPartition]:
     """The partitions of all ranges, in order."""
     total = sum(part.to_offset - part.from_offset for part in found)
     rows = min(rows_per_partition, max(LEAST_ROWS, -(-total // TASKS)))
-    partitions = []
-    for part in found:
-        for split in part.journal.splits(part.from_offset, part.to_offset, rows):
-            partitions.append(JournalPartition(split))
-    return partitions
+    return [
+        JournalPartition(split)
+        for part in found
+        for split in part.journal.splits(part.from_offset, part.to_offset, rows)
+    ]
 
 
 def read_partition(

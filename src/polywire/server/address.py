@@ -20,6 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 WEBSOCKET: Final = ("ws", "wss")
 SCHEMES: Final = ("http", "https", "tcp", "tls", "unix", *WEBSOCKET)
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - named here to be recognised, not bound
+LONGEST_HOST: Final = 253
 LONGEST_UNIX_PATH: Final = 107
 """What a ``sockaddr_un`` holds, less its final NUL."""
 
@@ -144,7 +145,7 @@ def _host(url: SplitResult, scheme: str) -> str:
             return str(ipaddress.ip_address(host))
         except ValueError:
             raise ValueError(f"{host} is not an IP address") from None
-    if len(host) > 253 or not _HOST_NAME.fullmatch(host):
+    if len(host) > LONGEST_HOST or not _HOST_NAME.fullmatch(host):
         raise ValueError(f"{host} is not the name of a host")
     return host
 

@@ -138,7 +138,7 @@ class Endpoint:
             transport.abort()
             return
         peer = transport.get_extra_info("peername")
-        inet = isinstance(peer, tuple) and len(peer) >= 2
+        inet = isinstance(peer, tuple) and len(peer) > 1
         address = f"{peer[0]}:{peer[1]}" if inet else "unix"
         self._host = str(peer[0]) if inet else "unix"
         local = not inet or gate.is_loopback(peer[0])

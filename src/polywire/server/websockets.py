@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import cast
 
 from websockets.datastructures import MultipleValuesError
@@ -104,7 +105,7 @@ class Paths:
         path = self._paths.get(request.path.partition("?")[0])
         response = self._response(opening, request, path, peer)
         opening.send_response(response)
-        return path if response.status_code == 101 else None, _last_words(opening)
+        return path if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS else None, _last_words(opening)
 
     def _response(self, opening: ServerProtocol, request: Request, path: WebSocketPath | None, peer: str) -> Response:
         name = request.path.partition("?")[0]

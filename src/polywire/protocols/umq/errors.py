@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 from polywire import errors
 from polywire.client.errors import ClientError
 
+MOST_DIGITS: Final = 9
 MAX_CODE: Final = 999_999_999
 """UMQ-27: a code has at most nine digits; a longer run of digits is part of the message."""
 
@@ -69,7 +70,7 @@ def error_text(code: FatalCode, detail: str = "") -> str:
 def read_error_text(payload: str) -> tuple[int, str]:
     """The code and the message of ``<code> <message>``; code 0 and the whole text where it has no code."""
     digits, _, message = payload.partition(" ")
-    if 0 < len(digits) <= 9 and digits.isascii() and digits.isdigit():
+    if 0 < len(digits) <= MOST_DIGITS and digits.isascii() and digits.isdigit():
         return int(digits), message
     return 0, payload
 
@@ -89,6 +90,9 @@ MEANINGS: Final = {
     FatalCode.FORBIDDEN: (403, "forbidden"),
 }
 """UMQ-162: the code as in HTTP and the tag of an ``E`` that a runtime made without saying more."""
+
+CODES: Final = range(400, 600)
+"""What an error's code may be (UMQ-161)."""
 
 FAILED: Final = 500
 MAX_RETRY_AFTER: Final = 0xFFFF_FFFF
@@ -116,7 +120,7 @@ def write_failure(code: int, tag: str, text: str, retry_after: int = 0) -> str:
     head = quote(tag, safe=TAG, errors="replace")
     if retry_after > 0:
         head = f"{head} (retry after {min(retry_after, MAX_RETRY_AFTER)} ms)".lstrip()
-    code = code if 400 <= code <= 599 else FAILED
+    code = code if code in CODES else FAILED
     # Without a tag a text that seems to begin with one gets an empty one.
     return f"{code} {head}: {text}" if head or _HEAD.match(text) else f"{code} {text}"
 
@@ -125,13 +129,13 @@ def read_failure(payload: str) -> Failure:
     """What the payload of an ``E`` says. A text without a code is an error 500 without a tag."""
     number, message = read_error_text(payload)
     if payload.startswith(f"{number} "):
-        if 400 <= number <= 599:
+        if number in CODES:
             return _read(number, message)
         meaning = TEXTS.get(number)  # type: ignore[call-overload] # a number that is no code is not found
         if meaning is not None and (message == meaning or message.startswith(f"{meaning}: ")):
             detail = message[len(meaning) + 2 :]
             inner, rest = read_error_text(detail)
-            if 400 <= inner <= 599 and detail.startswith(f"{inner} "):
+            if inner in CODES and detail.startswith(f"{inner} "):
                 return _read(inner, rest)._replace(by_runtime=True)
             code, tag = MEANINGS[FatalCode(number)]
             return Failure(code, tag, detail or message, by_runtime=True)
