@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from polywire.compilation import hot_modules, pure_wanted
 
-pytest_plugins = ["tests.conformance.report"]
+pytest_plugins = ["tests.conformance.report", "tests.distribution"]
 
 # A loaded machine may be slow; the time limit on each test is what bounds it.
 settings.register_profile("polywire", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)

@@ -20,9 +20,6 @@ from packaging.utils import canonicalize_name
 import polywire
 from polywire.compilation import hot_modules
 
-# The archives are built once; another worker would build them again.
-pytestmark = pytest.mark.xdist_group("package")
-
 ROOT = Path(__file__).parents[1]
 MADE_BY_SETUPTOOLS = {"PKG-INFO", "setup.cfg", "src/polywire.egg-info/SOURCES.txt"}
 

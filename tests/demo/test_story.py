@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("programs with spark")]
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_every_part_does_its_part_and_the_tables_tell_of_it(tmp_path: Path) -> None:

@@ -45,7 +45,6 @@ def test_a_page_works_as_it_is_written(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.xdist_group("programs with spark")
 @pytest.mark.parametrize("page", WITH_SPARK, ids=lambda page: page.relative_to(DOCS).as_posix())
 def test_a_page_that_starts_spark_works_as_it_is_written(page: Path, tmp_path: Path) -> None:
     _walk(page, tmp_path)

@@ -40,7 +40,7 @@ RESTARTS = 2
 SECONDS = 100.0
 QUICK = Backoff(first=0.05, most=0.2)
 
-pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("restarted")]
+pytestmark = pytest.mark.timeout(200)
 
 
 @dataclass

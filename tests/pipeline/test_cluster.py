@@ -11,7 +11,7 @@ import pytest
 from tests.pipeline.cluster import cluster
 from tests.pipeline.traffic import messages, write_journal
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("programs with spark")]
+pytestmark = pytest.mark.timeout(400)
 
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 SCRIPT = Path(__file__).parents[2] / "examples" / "spark_submit.py"

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from polywire.pipeline.daemon import installed_first
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.timeout(180)
 
 
 def test_workers_start_with_everything_imported(spark: SparkSession) -> None:

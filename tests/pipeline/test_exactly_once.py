@@ -28,7 +28,7 @@ from tests.pipeline.tables.rows import collected, ordered
 
 T = TypeVar("T")
 
-pytestmark = [pytest.mark.timeout(1500), pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.timeout(1500)
 
 LIVES = 5
 LONGEST_LIFE = 6.0

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.ingest import ingest
 from tests.pipeline.traffic import messages, write_journal
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.timeout(180)
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "traffic.ipynb"
 

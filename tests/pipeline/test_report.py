@@ -18,7 +18,7 @@ from tests.pipeline.tables.made_traffic import made
 from tests.pipeline.tables.reference import tables
 from tests.pipeline.tables.rows import frame
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.timeout(900)
 
 NOTHING = ReportData(
     times=[datetime(2026, 1, 31)],  # noqa: DTZ001 - of the page

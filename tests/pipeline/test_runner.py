@@ -19,7 +19,7 @@ from tests.hub_process import running_hub
 from tests.interop.speakers import speak
 from tests.pipeline.traffic import messages, write_journal
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.timeout(240)
 
 
 def merged(parts: DataFrame) -> DataFrame:

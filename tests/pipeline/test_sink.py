@@ -15,7 +15,7 @@ from polywire.pipeline.sink import SinkOptions, Staged, publish, stage
 from polywire.pipeline.staging import Manifest, Staging
 from tests.pipeline.ingest import Ingest, ingest
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.hub_process import running_hub
 from tests.interop.speakers import speak
 from tests.pipeline.traffic import START, Row, messages, write_journal
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.timeout(120)
 
 
 def read(spark: SparkSession, journal: Path | str, **options: str) -> DataFrame:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 import polywire
 from polywire.pipeline.spark import local_cores
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.timeout(180)
 
 
 def python(code: str) -> "subprocess.CompletedProcess[str]":

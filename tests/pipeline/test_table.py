@@ -12,7 +12,7 @@ from polywire.pipeline.runner import batch_writer
 from polywire.pipeline.table import Table, table
 from tests.pipeline.tables.rows import batched, collected, numbered, row
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.timeout(900)
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_tables.py"
 

@@ -14,7 +14,7 @@ from tests.pipeline.tables.made_traffic import made, shuffled
 from tests.pipeline.tables.reference import tables
 from tests.pipeline.tables.rows import batched, collected, frame, ordered
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.timeout(900)
 
 
 def to_the_end(writer: DataStreamWriter) -> None:

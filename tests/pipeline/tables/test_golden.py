@@ -15,7 +15,7 @@ from polywire.pipeline.spark import spark_session
 from polywire.pipeline.tables import TABLES
 from tests.pipeline.tables.rows import batched, collected, numbered, row
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.timeout(900)
 
 GOLDEN = Path(__file__).with_name("golden")
 

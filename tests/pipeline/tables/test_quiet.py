@@ -12,7 +12,7 @@ from polywire.pipeline.tables import TABLES
 from tests.pipeline.tables.test_batch_and_streaming import to_the_end
 from tests.pipeline.traffic import write_journal
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_timeout_is_found_when_all_goes_quiet(spark: SparkSession, tmp_path: Path) -> None:
