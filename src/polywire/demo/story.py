@@ -119,6 +119,20 @@ READINGS = 25
 JOBS = 40
 PIPELINE_SECONDS = 600.0
 
+COMMANDS = """
+import json, sys
+from polywire.cli.main import app
+for line in sys.stdin:
+    code = app(json.loads(line), standalone_mode=False)
+    if code:
+        sys.exit(code)
+    print("\\0", end="", flush=True)
+"""
+"""A program that runs one command of ``polywire`` after the other, each in the Spark session of the first."""
+
+DONE = b"\0"
+LONGEST_OUTPUT = 1 << 20
+
 QUERIES = {
     "who spoke which protocol": "SELECT protocol, count(*) AS messages, sum(size) AS bytes "
     "FROM messages GROUP BY protocol ORDER BY messages DESC",
@@ -190,29 +204,50 @@ class Story:
     async def _spark(self, hub: DemoHub) -> None:
         lake, report = self._folder / "lake", self._folder / "report.html"
         with self._told("What happened, as Spark tables (the first time takes a moment)"):
-            await self._pipeline("run", "--once", "--journal", str(hub.journal), "--lake", str(lake), shown=False)
-            for title, sql in QUERIES.items():
-                self._say(f"   {title}")
-                self._say(_indented(await self._pipeline("query", sql, "--lake", str(lake))))
-            await self._pipeline("report", "--lake", str(lake), "--out", str(report), shown=False)
+            async with self._commands() as pipeline:
+                await pipeline("run", "--once", "--journal", str(hub.journal), "--lake", str(lake))
+                for title, sql in QUERIES.items():
+                    self._say(f"   {title}")
+                    answer = await pipeline("query", sql, "--lake", str(lake))
+                    _check(bool(answer.strip()), "polywire pipeline query printed nothing")
+                    self._say(_indented(answer))
+                await pipeline("report", "--lake", str(lake), "--out", str(report))
             _check(report.stat().st_size > 1000, "the report is empty")
             self._say(f"   a page with charts: {report}")
 
-    async def _pipeline(self, *words: str, shown: bool = True) -> str:
-        command = [sys.executable, "-m", "polywire", "pipeline", *words]
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
+    @contextlib.asynccontextmanager
+    async def _commands(self) -> AsyncIterator[Callable[..., Awaitable[str]]]:
+        """Runs commands of ``polywire pipeline`` in a process that starts Spark once; what each of them prints."""
+        log = self._folder / "pipeline.log"
+        with log.open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", COMMANDS),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                limit=LONGEST_OUTPUT,
+            )
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin is not None  # noqa: S101 - pipes were asked for
+        assert stdout is not None  # noqa: S101 - as above
+
+        async def run(*words: str) -> str:
+            stdin.write(json.dumps(["pipeline", *words]).encode() + b"\n")
+            try:
+                printed = await asyncio.wait_for(stdout.readuntil(DONE), PIPELINE_SECONDS)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                said = log.read_text(encoding="utf-8", errors="replace")
+                raise DemoError(f"polywire pipeline {words[0]} failed:\n{said}") from None
+            return printed.removesuffix(DONE).decode(errors="replace")
+
         try:
-            out, errors = await asyncio.wait_for(process.communicate(), PIPELINE_SECONDS)
-        except BaseException:
-            process.kill()
-            await process.wait()
-            raise
-        _check(process.returncode == 0, f"polywire pipeline {words[0]} failed:\n{errors.decode(errors='replace')}")
-        text = out.decode(errors="replace")
-        _check(not shown or bool(text.strip()), f"polywire pipeline {words[0]} printed nothing")
-        return text
+            yield run
+            stdin.close()
+            await asyncio.wait_for(process.wait(), STOP_SECONDS)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
 
     @contextlib.contextmanager
     def _told(self, title: str) -> Any:
