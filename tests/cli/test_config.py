@@ -44,7 +44,7 @@ def test_every_problem_of_a_file_has_its_line(folder: Path) -> None:
     code, out, err = run(folder, "check", "hub.toml")
     assert (code, out) == (1, "")
     assert [line.removeprefix("polywire: ") for line in err.splitlines()] == [
-        'hub.toml:2: limits.outbox: found 1, allowed is octets, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"',
+        'hub.toml:2: limits.outbox: found 1, allowed is bytes, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"',
         "hub.toml:3: limits.mesage_size: no such key; did you mean limits.message_size?",
     ]
 

@@ -118,7 +118,7 @@ def test_a_runtime_file_can_be_named_and_belongs_to_one_hub(tmp_path: Path) -> N
     result = run("stop", "--pid", str(file))
     assert (result.exit_code, result.stderr) == (
         3,
-        f"polywire stop: no hub is running that has the runtime file {file}\n",
+        f"polywire stop: no running hub has the runtime file {file}\n",
     )
 
 

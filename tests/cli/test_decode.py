@@ -24,10 +24,10 @@ def test_each_frame_is_shown_with_its_place_and_fields(tmp_path: Path) -> None:
     file.write_bytes(GOOD)
     code, shown = run("--protocol", "fmqp", str(file))
     assert code == 0
-    assert "       0  Subscription  9 octets" in shown
-    assert "       9  Publication  509 octets" in shown
+    assert "       0  Subscription  9 bytes" in shown
+    assert "       9  Publication  509 bytes" in shown
     assert "topic 'a/b'" in shown
-    assert "518 octets, 2 frames, 0 faults" in shown
+    assert "518 bytes, 2 frames, 0 faults" in shown
     assert "… 509 bytes in total" in shown
 
 
@@ -38,7 +38,7 @@ def test_a_violation_is_pointed_at(tmp_path: Path) -> None:
     code, shown = run("--protocol", "mqtt", str(file))
     assert code == 1
     at = len(good) + 6
-    assert f"at octet {at}" in shown
+    assert f"at byte {at}" in shown
     assert "^^ here" in shown
     assert "(MQTT-" in shown
     assert "2 frames, 1 faults" in shown

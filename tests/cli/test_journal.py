@@ -101,7 +101,7 @@ def test_ls_on_a_terminal_is_a_table_and_shows_named_readers(log: Log, monkeypat
     shown = good("ls")
     assert "segment" in shown
     assert "3 segments, 25 rows" in shown
-    assert "reader spark needs what is from 7 on" in shown
+    assert "reader spark needs rows from offset 7 on" in shown
 
 
 @pytest.mark.usefixtures("log")

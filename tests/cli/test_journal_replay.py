@@ -135,7 +135,7 @@ def test_messages_of_topics_and_queues_are_published_again(
     assert (url, options["speed"], options["rules"]) == ("umq://127.0.0.1:9", None, [])
     assert [channel for channel, _, _ in bus.sent] == ["a/0/b", "a/1/b", "a/2/b", "a/0/b", "a/x", "into jobs"]
     assert bus.sent[4][2] == {"headers": {"unit": "C"}, "content_type": None, "retain": True}
-    assert result.stdout.startswith("published 6 messages (36 octets) in ")
+    assert result.stdout.startswith("published 6 messages (36 bytes) in ")
     assert result.stderr.splitlines() == [
         "1 are the hub's own ($…) and were skipped",
         "1 were sent without their attachments",
@@ -163,7 +163,7 @@ def test_a_message_that_is_not_taken_ends_it_and_tells_how_to_go_on(
 ) -> None:
     result = run(journal, "--speed", "max")
     assert result.exit_code == 1
-    assert "the message of offset 9, to refused, was not taken: not allowed" in result.stderr
+    assert "the message of offset 9, to refused, was not accepted: not allowed" in result.stderr
     assert "--from 9 goes on with this one" in result.stderr
     assert len(buses) == 1
 
@@ -174,7 +174,7 @@ def test_told_to_keep_going_it_names_what_was_not_taken(
     result = run(journal, "--speed", "max", "--keep-going")
     assert result.exit_code == 1
     assert result.stdout.startswith("published 6 messages")
-    assert "1 were not taken" in result.stderr
+    assert "1 were not accepted" in result.stderr
     assert "offset 9" in result.stderr
     assert len(buses) == 1
 

@@ -84,7 +84,7 @@ def test_who_wants_more_than_all_may_have_is_refused_and_the_others_go_on(hub: H
         counted(hub, lambda found: found == 0)
     protocol = key.partition("_")[0]
     assert hub.metric(f'polywire_faults_total{{protocol="{protocol}",reason="unfinished-size"}}') >= 1
-    hub.wait_for_log("is disconnected: it has sent")
+    hub.wait_for_log("is disconnected: it holds")
 
 
 def shapes(client: Friend, key: str) -> bytes:

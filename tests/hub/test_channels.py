@@ -86,7 +86,7 @@ def test_what_a_covered_pattern_matches_the_covering_one_matches_too(wider: str,
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("", "empty"), ("a\0", "NUL"), ("/" * 200, "200 levels"), ("ü" * 32768, "65535 octets")]
+    ("name", "words"), [("", "empty"), ("a\0", "NUL"), ("/" * 200, "200 levels"), ("ü" * 32768, "65535 bytes")]
 )
 def test_what_can_not_be_a_name_is_told(name: str, words: str) -> None:
     assert words in (channels.name_problem(name) or "")

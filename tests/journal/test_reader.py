@@ -295,7 +295,7 @@ def test_a_journal_can_be_anywhere(folder: Path, place: str) -> None:
 
 
 def test_where_there_is_no_journal_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="there is no such folder"):
+    with pytest.raises(JournalError, match="no such directory"):
         polywire.journal.open(tmp_path / "none")
     with pytest.raises(JournalError, match="this is a file"):
         polywire.journal.open(write(tmp_path, rows(0, 1)) / ARROW)

@@ -87,7 +87,7 @@ def test_writing_goes_on_after_a_torn_tail(journal: Path) -> None:
     os.truncate(journal / INDEX, (journal / INDEX).stat().st_size - 64)
     with Log(journal, node=NODE) as log:
         assert not log.recovery.clean
-        assert str(log.recovery).startswith(f"{ARROW}: 500 octets cut off at {end}")
+        assert str(log.recovery).startswith(f"{ARROW}: 500 bytes cut off at {end}")
         assert log.next_offset == 6
         log.append(rows(6, 2), state=False)
     assert offsets(journal) == list(range(8))

@@ -119,7 +119,7 @@ def test_channels_get_their_new_names(rules: list[tuple[str, str]], channel: str
 @pytest.mark.parametrize("channel", ["refused", "raises"])
 def test_the_first_message_that_is_not_taken_ends_it(channel: str) -> None:
     target = Recorder()
-    with pytest.raises(ReplayError, match=f"offset 5, to {channel}, was not taken") as caught:
+    with pytest.raises(ReplayError, match=f"offset 5, to {channel}, was not accepted") as caught:
         run(target, row(4, "a"), row(5, channel), row(6, "b"), in_flight=1)
     assert (caught.value.offset, caught.value.channel) == (5, channel)
     assert isinstance(caught.value.__cause__, RefusedError)

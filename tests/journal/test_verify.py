@@ -81,7 +81,7 @@ def test_a_bit_flipped_in_a_compacted_segment_is_found(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("index", "note"),
-    [(None, "its index is missing or damaged"), (1, "its index does not know 2 of 3 batches")],
+    [(None, "its index is missing or damaged"), (1, "its index does not list 2 of 3 batches")],
 )
 def test_an_index_that_is_not_whole_is_worth_a_note(folder: Path, index: int | None, note: str) -> None:
     entries = entries_of(folder)
@@ -100,7 +100,7 @@ def test_a_tail_that_a_crash_left_is_worth_a_note(folder: Path) -> None:
     assert (found, finding.severity, finding.reason) == (
         name,
         "note",
-        "a crash left 4 octets: only 4 bytes are left",
+        "a crash left 4 bytes: only 4 bytes are left",
     )
 
 
@@ -118,7 +118,7 @@ def test_segments_that_overlap_are_damaged(folder: Path) -> None:
     for suffix in ("arrow", "index"):
         (folder / f"{6:020d}.{suffix}").rename(folder / f"{5:020d}.{suffix}")
     assert [(name, finding.reason) for name, finding in findings(folder)] == [
-        (f"{5:020d}.arrow", "it begins at 5, before the last one ends"),
+        (f"{5:020d}.arrow", "it starts at offset 5, before the previous one ends"),
         (f"{5:020d}.arrow", "no file has these rows"),
     ]
 

@@ -29,5 +29,5 @@ def test_what_will_be_the_same_next_time_does_not_pass(error: object) -> None:
 def test_an_error_says_how_often_it_was_tried() -> None:
     assert str(QueryFailedError("rows", "no answer")) == "the query 'rows' failed: no answer"
     error = QueryFailedError("rows", "no answer", 8)
-    assert str(error) == "the query 'rows' failed (and so it did when started again, 8 times): no answer"
+    assert str(error) == "the query 'rows' failed (also after 8 restarts): no answer"
     assert (error.query, error.reason, error.tries) == ("rows", "no answer", 8)

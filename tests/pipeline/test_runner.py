@@ -158,7 +158,7 @@ def test_a_hub_that_goes_and_comes_back_loses_and_doubles_nothing(
     assert states == ["killed", "back"]
     assert published(spark, tmp_path / "lake") == ["0", "1"]
     assert "the query 'rows' failed: " in caplog.text
-    assert f"it is started again in {PAUSE:g} s (try 1 of {job.retries})" in caplog.text
+    assert f"restarting it in {PAUSE:g} s (attempt 1 of {job.retries})" in caplog.text
     assert read_statuses(Notes(str(tmp_path / "lake")))[0].state == "stopped"
 
 

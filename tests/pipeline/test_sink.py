@@ -132,7 +132,7 @@ def test_a_hub_that_stays_away_fails_the_batch_and_keeps_it(tmp_path: Path) -> N
     with ingest() as gone:
         pass
     chosen = options(gone, tmp_path, patience="1")
-    with pytest.raises(SinkError, match="did not take batch 0, part 0"):
+    with pytest.raises(SinkError, match="did not accept batch 0, part 0"):
         publish(chosen, [stage(chosen, iter([rows("a")]))], 0)
     manifest = Staging(chosen.staging).manifest(0)
     assert manifest is not None

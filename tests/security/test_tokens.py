@@ -377,7 +377,7 @@ def test_a_file_that_holds_no_key_is_told(data: bytes, words: str) -> None:
 
 
 def test_two_keys_with_one_id_are_refused() -> None:
-    with pytest.raises(TokenKeyError, match="key 2 of the JWKS: the id 'a' is there twice"):
+    with pytest.raises(TokenKeyError, match="key 2 of the JWKS: the id 'a' appears twice"):
         parse_keys(jwks(public_jwk(rsa_key(), kid="a"), public_jwk(rsa_key(1), kid="a")), ("RS256",))
 
 
@@ -389,7 +389,7 @@ def test_errors_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     path.write_bytes(b"short")
     with pytest.raises(TokenKeyError) as caught:
         load_keys(path, ["HS256"])
-    assert str(caught.value).startswith(f"{path}: the secret has 5 octets")
+    assert str(caught.value).startswith(f"{path}: the secret has 5 bytes")
     monkeypatch.setattr(tokens_module, "MAX_FILE", 4)
     with pytest.raises(TokenKeyError, match="at most 4"):
         load_keys(path, ["HS256"])

@@ -310,7 +310,7 @@ def test_a_user_that_can_not_be_is_refused_before_anything_is_hashed(
 
 
 def test_a_missing_folder_and_an_unreadable_file_are_told(tmp_path: Path) -> None:
-    with pytest.raises(UserFileError, match="folder can't be opened"):
+    with pytest.raises(UserFileError, match="directory can't be opened"):
         put_user(tmp_path / "no" / "users", User("anna", NO_PASSWORD))
     with pytest.raises(UserFileError, match="can't be read: Is a directory"):
         users_module.read_lines(tmp_path)

@@ -62,7 +62,7 @@ def test_an_address_is_read(text: str, address: Address) -> None:
         ("unix:/run/", "unix: is followed by the path of a socket"),
         ("unix://host/x", "a Unix socket has a path and no host"),
         ("unix:/a\0b", "the path must not contain control characters"),
-        ("unix:/" + "a" * 107, "the path of a Unix socket has at most 107 octets, this one has 108"),
+        ("unix:/" + "a" * 107, "the path of a Unix socket has at most 107 bytes, this one has 108"),
     ],
 )
 def test_what_is_wrong_with_an_address_is_said(text: str, words: str) -> None:
@@ -71,7 +71,9 @@ def test_what_is_wrong_with_an_address_is_said(text: str, words: str) -> None:
 
 
 def test_a_scheme_that_is_not_spoken_here_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^ws is not spoken here; allowed is tcp://, tls:// or unix:, such as tcp://"):
+    with pytest.raises(
+        ValueError, match=r"^ws is not supported here; allowed is tcp://, tls:// or unix:, such as tcp://"
+    ):
         parse_address("ws://127.0.0.1:1/x", ("tcp", "tls", "unix"))
 
 

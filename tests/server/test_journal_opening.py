@@ -49,7 +49,7 @@ def test_a_journal_that_is_in_order_is_opened_without_a_warning(tmp_path: Path) 
     killed(tmp_path)
     with running_hub(*ONLY_MQTT, journal=tmp_path) as hub:
         line = hub.wait_for_log(OPENED)
-        assert "0 retained messages, 3 in queues, 0 MQTT sessions" in line
+        assert "0 retained messages, 3 queued messages, 0 MQTT sessions" in line
         assert not [each for each in hub.errors if "WARNING" in each or "ERROR" in each]
 
 
@@ -62,7 +62,7 @@ def test_a_torn_tail_is_told_with_the_place_where_it_is_kept(tmp_path: Path) -> 
         line = hub.wait_for_log("cut off while it wrote rows")
         assert " WARNING " in line
         kept = tmp_path / f"{newest.stem}.torn-{size}"
-        assert f"77 octets cut off at {size}" in line
+        assert f"77 bytes cut off at {size}" in line
         assert f"kept in {kept}" in line
         assert kept.stat().st_size == 77
         assert "3 in queues" in hub.wait_for_log(OPENED)

@@ -339,7 +339,7 @@ def test_a_websocket_path_nobody_speaks_at_is_not_found(hub: HubProcess) -> None
         )
         answer = plain.rest()
     assert answer.startswith(b"HTTP/1.1 404 ")
-    assert b"nothing is spoken at /other; there is /umq, /mqtt, /sabc" in answer
+    assert b"no WebSocket endpoint at /other; available: /umq, /mqtt, /sabc" in answer
 
 
 @pytest.mark.rule("UMQ-74")

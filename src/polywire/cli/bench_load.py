@@ -373,7 +373,7 @@ def result_lines(bench: Bench) -> Iterator[str]:
     load, tally = bench.load, bench.tally
     seconds = tally.seconds or 1e-9
     yield from summary(bench)
-    sent = f"{tally.sent} {'calls' if load.kind is What.call else 'messages'}of {load.size} bytes"
+    sent = f"{tally.sent} {'calls' if load.kind is What.call else 'messages'} of {load.size} bytes"
     yield f"  {sent} in {tally.seconds:.2f} s{'' if tally.complete else ', then interrupted'}"
     yield f"  {'rate':<9} {short(tally.sent / seconds)}/s, {short(tally.sent * load.size / seconds, 'B')}/s"
     if load.kind is What.pubsub:

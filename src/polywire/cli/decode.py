@@ -108,7 +108,7 @@ def _show(console: Any, found: Explained) -> None:
     title.append(f"  {found.end - found.start} bytes", style="dim")
     console.print(title)
     if found.reason:
-        where = f"at byte {found.fault_at}" if found.fault_at is not None else ""
+        where = f" at byte {found.fault_at}" if found.fault_at is not None else ""
         rule = f" ({found.rule})" if found.rule else ""
         console.print(text(f"          {found.reason}{where}{rule}", style="red" if found.rule else "yellow"))
     for name, value in found.fields:

@@ -56,7 +56,7 @@ class QueryFailedError(PipelineError):
     """
 
     def __init__(self, query: str, reason: str, tries: int = 0) -> None:
-        often = f"(also after {tries} restarts)" if tries else ""
+        often = f" (also after {tries} restarts)" if tries else ""
         super().__init__(f"the query {query!r} failed{often}: {reason}")
         self.query = query
         self.reason = reason

@@ -724,7 +724,7 @@ def test_a_request_stream_without_elements_has_no_form(called: Called) -> None:
     async def call() -> None:
         await called.stub.GreetAll([])
 
-    with pytest.raises(polywire.LocalProtocolError, match="has no element"):
+    with pytest.raises(polywire.LocalProtocolError, match="is empty"):
         called.loop.run(call())
 
 

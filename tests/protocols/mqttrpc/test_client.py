@@ -203,7 +203,7 @@ async def test_a_request_stream_without_elements_is_refused_and_nothing_is_sent(
         async def call() -> None:
             streams: list[Any] = [p.requests(), [], (), iter(())]
             for nothing in streams:
-                with pytest.raises(polywire.LocalProtocolError, match="has no element") as refused:
+                with pytest.raises(polywire.LocalProtocolError, match="is empty") as refused:
                     await p.stub.GreetAll(nothing)
                 assert refused.value.rule == "MQTTRPC-95"
             with pytest.raises(TypeError, match="takes an iterable or async iterable of HelloRequest"):

@@ -97,14 +97,14 @@ def test_the_failures_of_the_table_keep_their_code_and_tag(site: BridgedSite, fa
         (service_error(404, "", "No 7."), ErrorData(404, "", "No 7.")),
         (service_error(404, "no-service", "Ours."), ErrorData(404, "no-service", "Ours.")),
         (service_error(503, "closed", "Until noon.", 5), ErrorData(503, "closed", "Until noon.", 5)),
-        (service_error(503, "", "inside", 5), ErrorData(503, "", "Unavailable, please try again.", 5)),
+        (service_error(503, "", "inside", 5), ErrorData(503, "", "Not available, please try again.", 5)),
         (service_error(501, "", "inside"), ErrorData(501, "", "Something went wrong.")),
         (service_error(500, "", "inside"), ErrorData(500, "handler-failed", "Something went wrong.")),
         (service_error(500, "handler-failed", "inside"), ErrorData(500, "handler-failed", "Something went wrong.")),
         (service_error(7, "odd", "Odd."), ErrorData(500, "odd", "Odd.")),
         (
             CallError(503, "provider-gone", "inside", 1),
-            ErrorData(503, "provider-gone", "Unavailable, please try again.", 1),
+            ErrorData(503, "provider-gone", "Not available, please try again.", 1),
         ),
         (CallError(502, "upstream", "inside"), ErrorData(502, "upstream", "Something went wrong.")),
         (CallError(200, "odd", "inside"), ErrorData(500, "handler-failed", "Something went wrong.")),
@@ -151,7 +151,7 @@ def test_at_the_deadline_the_provider_is_stopped_and_the_caller_told(
     site.clock.advance(seconds - 0.01)
     assert (caller.responses(), provider.cancelled) == ([], [])
     site.clock.advance(0.01)
-    assert caller.error() == ErrorData(504, "timeout", "The call took too long.")
+    assert caller.error() == ErrorData(504, "timeout", "It took too long.")
     assert [error.tag for error in provider.cancelled] == ["timeout"]
     assert not provider.finish(provider.calls[0], b"late")
     assert (len(caller.responses()), site.settled()) == (1, True)

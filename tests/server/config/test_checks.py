@@ -280,7 +280,7 @@ def test_users_and_keys_of_tokens_are_read_and_every_file_is_named(tmp_path: Pat
     assert f"{users}:1: " in found[0]
     key.write_text("short")
     (problem,) = said("auth.jwt.algorithms=HS256", f"auth.jwt.key={key}")
-    assert problem.startswith(f"--set: auth.jwt.key: {key}: the secret has 5 octets")
+    assert problem.startswith(f"--set: auth.jwt.key: {key}: the secret has 5 bytes")
 
 
 def test_places_the_hub_writes_to_have_to_be_there(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_everything_can_be_read_again(tmp_path: Path) -> None:
     assert (again.connections, again.in_flight) == (8, 3)
 
 
-SIZE = 'octets, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"'
+SIZE = 'bytes, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"'
 
 
 @pytest.mark.parametrize(
@@ -205,14 +205,14 @@ SIZE = 'octets, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"'
         ("[journal]\nfsync = 'never'", '2: journal.fsync: found "never", allowed is "group", "always" or "os"'),
         ("[journal]\nfsync = []", '2: journal.fsync: found an empty list, allowed is "group", "always" or "os"'),
         ("[journal]\non_failure = 'stop'", '2: journal.on_failure: found "stop", allowed is "refuse" or "continue"'),
-        ("[journal]\nkeep_size = false", "2: journal.keep_size: found false, allowed is octets, from 4 KiB to"),
+        ("[journal]\nkeep_size = false", "2: journal.keep_size: found false, allowed is bytes, from 4 KiB to"),
         (
             "[journal]\nkeep_size = 1",
-            "2: journal.keep_size: found 1, allowed is octets, from 4 KiB to 1048576 GiB, or 0 for",
+            "2: journal.keep_size: found 1, allowed is bytes, from 4 KiB to 1048576 GiB, or 0 for",
         ),
-        ("[journal]\nsegment_size = 0", "2: journal.segment_size: found 0, allowed is octets, from 4 KiB to 4 GiB"),
+        ("[journal]\nsegment_size = 0", "2: journal.segment_size: found 0, allowed is bytes, from 4 KiB to 4 GiB"),
         ("[journal]\nkeep_time = 0.5", "2: journal.keep_time: found 0.5, allowed is seconds, from 1 s to"),
-        ("[journal]\npath = ''", '2: journal.path: found "", allowed is the path of a folder'),
+        ("[journal]\npath = ''", '2: journal.path: found "", allowed is the path of a directory'),
         (
             "[journal]\npath = 'a\\u0000'".replace("'", '"'),
             '2: journal.path: found "a\\u0000": the path must not contain control characters; allowed is the path of',
@@ -220,7 +220,7 @@ SIZE = 'octets, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"'
         ("[listen]\numq = 7101", '2: listen.umq: found 7101, allowed is "ws://…", "wss://…" or "off"'),
         (
             "[listen]\numq = 'tcp://127.0.0.1:1'",
-            '2: listen.umq: found "tcp://127.0.0.1:1": tcp is not spoken here; allowed is ws:// or wss://, such as ws://127.0.0.1:7101/umq',
+            '2: listen.umq: found "tcp://127.0.0.1:1": tcp is not supported here; allowed is ws:// or wss://, such as ws://127.0.0.1:7101/umq',
         ),
         (
             "[listen]\nhttp = 'tls://127.0.0.1:1'",
@@ -287,11 +287,11 @@ SIZE = 'octets, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"'
         ),
         (
             "[limits]\nmessage_size = 20",
-            '2: limits.message_size: found 20, allowed is octets, from 256 B to 1 GiB, such as 65536 or "64 KiB"',
+            '2: limits.message_size: found 20, allowed is bytes, from 256 B to 1 GiB, such as 65536 or "64 KiB"',
         ),
         (
             "[limits]\nmessage_size_before_auth = 1023",
-            "2: limits.message_size_before_auth: found 1023, allowed is octets, from 1 KiB to 1 GiB",
+            "2: limits.message_size_before_auth: found 1023, allowed is bytes, from 1 KiB to 1 GiB",
         ),
         ("[limits\n", "1:8: this is not TOML: expected ']' at the end of a table declaration"),
         ("[limits]\noutbox = \n", "2:10: this is not TOML: invalid value"),
@@ -355,7 +355,7 @@ def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
 
 def test_a_socket_that_the_folder_makes_too_long_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, f"[listen]\nfmqp = 'unix:{'a' * 100}'\n")
-    assert "the path of a Unix socket has at most 107 octets" in problems(path)[0]
+    assert "the path of a Unix socket has at most 107 bytes" in problems(path)[0]
 
 
 def test_a_password_is_not_shown() -> None:

@@ -174,7 +174,7 @@ def test_a_value_is_toml_and_otherwise_a_string(text: str, tree: dict[str, objec
         ("limits.outbox=\udcff", '--set: "limits.outbox=\\udcff" is not UTF-8'),
         ("limits.mesage_size=1", "--set: limits.mesage_size: no such key; did you mean limits.message_size?"),
         ("limits=1", "--set: limits: found 1, but this is a section: write [limits] and message_size = …"),
-        ("limits.outbox.x=1", "--set: limits.outbox: found a table, allowed is octets, from 4 KiB to 2 GiB, such as"),
+        ("limits.outbox.x=1", "--set: limits.outbox: found a table, allowed is bytes, from 4 KiB to 2 GiB, such as"),
     ],
 )
 def test_what_is_wrong_with_a_setting_is_said(text: str, said: str) -> None:

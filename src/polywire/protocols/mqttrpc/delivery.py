@@ -43,7 +43,7 @@ SERVICES_REMEMBERED: Final = 1024
 """How many of the services called last are still checked for late Responses."""
 
 UNKNOWN: Final = "unknown-correlation-id"
-UNAVAILABLE: Final = "Unavailable, please try again."
+UNAVAILABLE: Final = "Not available, please try again."
 
 
 def error_data(error: CallError) -> ErrorData:

@@ -67,17 +67,17 @@ class Failure(NamedTuple):
     retry_after: int = 0
 
 
-BAD_REQUEST = Failure(400, "bad-request", "The request can't be decoded.")  # MQTTRPC-60
+BAD_REQUEST = Failure(400, "bad-request", "The request can't be read.")  # MQTTRPC-60
 UNAUTHORIZED = Failure(401, "unauthorized", "Please log in first.")  # MQTTRPC-61
 FORBIDDEN = Failure(403, "forbidden", "This is not allowed.")  # MQTTRPC-61
 NO_SERVICE = Failure(404, "no-service", "There is no such service.")  # MQTTRPC-62
 NO_METHOD = Failure(404, "no-method", "The service has no such method.")  # MQTTRPC-62
-STREAM_IDLE = Failure(408, "stream-idle", "No data received in time.")  # MQTTRPC-63
+STREAM_IDLE = Failure(408, "stream-idle", "Nothing came for too long.")  # MQTTRPC-63
 TOO_LARGE = Failure(413, "too-large", "The message is too large.")  # MQTTRPC-64
 OVERLOADED = Failure(429, "overloaded", "Too busy, please try again.", 1000)  # MQTTRPC-65
 HANDLER_FAILED = Failure(500, "handler-failed", "Something went wrong.")  # MQTTRPC-66: no internals in the words
 DRAINING = Failure(503, "draining", "Shutting down, please try again.", 1000)  # MQTTRPC-67
-TIMEOUT = Failure(504, "timeout", "The call took too long.")  # MQTTRPC-68
+TIMEOUT = Failure(504, "timeout", "It took too long.")  # MQTTRPC-68
 
 FAILURES: tuple[Failure, ...] = (
     BAD_REQUEST,
