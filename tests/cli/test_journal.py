@@ -191,7 +191,7 @@ def test_a_journal_that_is_not_there_is_named(tmp_path: Path, command: str) -> N
 def test_a_directory_without_a_journal_is_an_error_that_tells_what_to_do(tmp_path: Path, command: str) -> None:
     result = run(command, str(tmp_path))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert f"{tmp_path}: there is no journal here" in result.stderr
+    assert f"{tmp_path}: no journal found" in result.stderr
     assert "name the directory that journal.path is set to" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 

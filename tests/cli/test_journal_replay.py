@@ -146,7 +146,7 @@ def test_what_the_protocol_left_behind_is_told(journal: Path, buses: list[tuple[
     result = run(journal, "--speed", "max", "--channel", "a/x", "--url", "sabc://127.0.0.1:9")
     assert result.exit_code == 0
     assert len(buses[0][1].sent) == 1
-    assert "1 headers, content types or retain flags were left behind" in result.stderr
+    assert "1 headers, content types or retain flags were dropped" in result.stderr
 
 
 def test_a_replay_goes_under_other_names_and_at_another_speed(

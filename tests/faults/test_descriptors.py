@@ -45,7 +45,7 @@ def test_connections_beyond_the_descriptors_are_refused_and_the_others_go_on(hub
             stack.callback(each.close)
         assert refused == 3
         assert len(crowd) > 10
-        hub.wait_for_log("a connection is refused")
+        hub.wait_for_log("a connection was refused")
         assert hub.metric(REFUSED) >= 3
         talk(one, other)
         for each in crowd[:5]:

@@ -139,7 +139,9 @@ def test_no_user_can_drive_out_the_sessions_of_another(users: Path) -> None:
             with kept(hub, f"ben's {number}", "ben") as ben:
                 assert ben.code == 0
                 ben.leave()
-        assert "'ben's 0' of user 'ben' makes room" in hub.wait_for_log("makes room").replace('"', "'")
+        assert "'ben's 0' of user 'ben' was replaced" in hub.wait_for_log("was replaced by a newer one").replace(
+            '"', "'"
+        )
         with kept(hub, "carl's", "carl") as carl:
             assert carl.code == SERVER_UNAVAILABLE
             assert carl.hangs_up()
@@ -196,7 +198,7 @@ def test_the_messages_kept_for_one_user_leave_room_for_those_of_another(users: P
             for _ in range(50):
                 publisher.publish("to/ben", b"x" * 10_000)
             publisher.publish("to/anna", b"kept")
-        assert "'ben' of user 'ben'" in hub.wait_for_log("there is no room")
+        assert "'ben' of user 'ben'" in hub.wait_for_log("which is offline: the limit is reached")
         with kept(hub, "anna", "anna") as anna:
             assert anna.hear() == Publish("to/anna", b"kept", 1, packet_id=1)
 
@@ -274,7 +276,7 @@ def test_the_wills_of_those_who_were_connected_when_the_hub_was_killed_are_publi
     for life in range(2):
         with running_hub(journal=tmp_path / "journal") as hub:
             if life == 0:
-                hub.wait_for_log("2 last wills of its clients are published")
+                hub.wait_for_log("publishing 2 last wills of its clients")
             with Mqtt(hub, Connect("")) as late:
                 late.say(Subscribe(1, (("status/#", 1),)))
                 assert late.hear() == Suback(1, (1,))

@@ -53,7 +53,7 @@ def test_a_name_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str
 
 
 def test_a_negative_offset_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not negative"):
+    with pytest.raises(ValueError, match="not be negative"):
         NamedReaders(tmp_path).put("spark", -1)
 
 

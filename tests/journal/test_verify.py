@@ -41,7 +41,7 @@ def test_a_sound_journal_is_sound(folder: Path) -> None:
 
 
 def test_a_new_journal_is_sound_and_a_directory_without_one_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match=f"{tmp_path}: there is no journal here, .*journal.path"):
+    with pytest.raises(JournalError, match=f"{tmp_path}: no journal found, .*journal.path"):
         list(verify(tmp_path))
     with Log(tmp_path, node=NODE):
         (found,) = verify(tmp_path)
@@ -65,7 +65,7 @@ def test_damage_tells_which_rows_are_lost(folder: Path) -> None:
     assert findings(folder) == [
         (ARROW, Finding("damage", entry.position, "its CRC does not match", first_offset=1, rows=1))
     ]
-    assert str(findings(folder)[0][1]).endswith("its octets; lost from offset 1: 1 rows")
+    assert str(findings(folder)[0][1]).endswith("does not match; lost from offset 1: 1 rows")
 
 
 def test_a_bit_flipped_in_a_compacted_segment_is_found(folder: Path) -> None:

@@ -37,8 +37,8 @@ def test_a_start_may_be_a_time(text: str) -> None:
         ("protocols", "amqp", "there is|did you mean"),
         ("startingOffset", "yesterday", "not a time"),
         ("failOnDataLoss", "maybe", "there is true, false"),
-        ("maxRowsPerTrigger", "0", "above zero"),
-        ("rowsPerPartition", "many", "above zero"),
+        ("maxRowsPerTrigger", "0", "positive whole number"),
+        ("rowsPerPartition", "many", "positive whole number"),
         ("onCorrupt", "ignore", "gap"),
     ],
 )

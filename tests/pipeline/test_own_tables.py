@@ -27,7 +27,7 @@ def test_a_file_brings_its_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("x = 1", "has no table: put @table"),
+        ("x = 1", "has no table: decorate a function"),
         ("1 / 0", "can't be loaded: ZeroDivisionError"),
         (GOOD.replace("channels", "messages"), "a table 'messages' already"),
     ],

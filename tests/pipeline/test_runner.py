@@ -187,7 +187,7 @@ def test_a_hub_that_stays_away_is_given_up(spark: SparkSession, tmp_path: Path) 
     job = Job("http://127.0.0.1:1", str(tmp_path / "lake"), TABLES, ("messages",), retries=2)
     runner = Runner(spark, job, pause=PAUSE)
     runner.start()
-    with pytest.raises(QueryFailedError, match=r"started again, 2 times\): .*no answer") as caught:
+    with pytest.raises(QueryFailedError, match=r"also after 2 restarts\): .*no answer") as caught:
         runner.follow()
     assert caught.value.tries == 2
     assert read_statuses(Notes(str(tmp_path / "lake")))[0].state == "failed"

@@ -130,11 +130,11 @@ def test_a_file_may_hold_comments_empty_lines_and_any_line_ends() -> None:
         (f"anna:{GOOD.replace('m=8', 'm=9999999')}:", "out of bounds"),
         (f"anna:{GOOD.replace('t=1', 't=5000')}:", "out of bounds"),
         (f"anna:{GOOD.replace('p=1', 'p=4')}:", "out of bounds"),
-        (f":{GOOD}:", "not empty"),
+        (f":{GOOD}:", "not be empty"),
         (f"a/b:{GOOD}:", "'/'"),
         (f"token:{GOOD}:", "'token'"),
         (f"anna:{GOOD}:a,,b", "group"),
-        (f"otto:{GOOD}:", "in line 1 already"),
+        (f"otto:{GOOD}:", "already in line 1"),
     ],
 )
 def test_a_bad_line_is_told_with_its_number(line: str, words: str) -> None:

@@ -59,13 +59,13 @@ def test_a_torn_tail_is_told_with_the_place_where_it_is_kept(tmp_path: Path) -> 
     with newest.open("ab") as file:
         file.write(os.urandom(77))
     with running_hub(*ONLY_MQTT, journal=tmp_path) as hub:
-        line = hub.wait_for_log("cut off while it wrote rows")
+        line = hub.wait_for_log("ended while writing rows")
         assert " WARNING " in line
         kept = tmp_path / f"{newest.stem}.torn-{size}"
         assert f"77 bytes cut off at {size}" in line
         assert f"kept in {kept}" in line
         assert kept.stat().st_size == 77
-        assert "3 in queues" in hub.wait_for_log(OPENED)
+        assert "3 queued messages" in hub.wait_for_log(OPENED)
     with running_hub(*ONLY_MQTT, journal=tmp_path) as hub:
         hub.wait_for_log(OPENED)
         assert not [each for each in hub.errors if "cut off" in each]
@@ -105,17 +105,17 @@ def test_a_hub_whose_newest_file_is_gone_starts_says_what_is_lost_and_gives_no_o
         line = hub.wait_for_log("the journal has lost rows")
         assert " ERROR " in line
         assert f"{end} rows, offsets 0 to {end - 1}, were safe in {newest.name} and are lost" in line
-        assert "0 in queues" in hub.wait_for_log(OPENED)
+        assert "0 queued messages" in hub.wait_for_log(OPENED)
         assert hub.metric("polywire_journal_lost_rows") == end
         publish(hub, b"4")
-        hub.wait_for_log("wrote the hub's state down")
+        hub.wait_for_log("wrote a snapshot of the hub's state")
         hub.stop(signal.SIGKILL)
     found = open_journal(tmp_path)
     rows = [row for batch in found.scan(["offset", "kind"], on_corrupt="gap") for row in batch.to_pylist()]
     assert rows[0] == {"offset": 0, "kind": "gap"}
     assert [row["offset"] for row in rows[1:]] == list(range(end, found.end_offset))
     with running_hub(*ONLY_MQTT, "journal.on_loss=refuse", journal=tmp_path) as hub:  # once is enough
-        assert "1 in queues" in hub.wait_for_log(OPENED)
+        assert "1 queued messages" in hub.wait_for_log(OPENED)
         assert hub.metric("polywire_journal_lost_rows") == 0
 
 
@@ -139,12 +139,12 @@ def test_a_hub_with_a_journal_does_not_load_pandas(tmp_path: Path) -> None:
         with speak("mqtt", hub.addresses) as speaker:
             for number in range(20):
                 speaker.publish("queue/q", os.urandom(1000) + b"%d" % number)
-        hub.wait_for_log("wrote the hub's state down")
+        hub.wait_for_log("wrote a snapshot of the hub's state")
         hub.wait_for_log("compacted ")
         assert "pandas" not in Path(f"/proc/{hub.process.pid}/maps").read_text(encoding="utf-8")
         hub.stop()
     with running_hub(*ONLY_MQTT, journal=tmp_path) as hub:
-        assert "20 in queues" in hub.wait_for_log(OPENED)
+        assert "20 queued messages" in hub.wait_for_log(OPENED)
         publish(hub, b"one more")
         status, _ = hub.get("/journal/")
         assert status == 200

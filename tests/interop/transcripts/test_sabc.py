@@ -164,7 +164,7 @@ def test_a_frame_named_command_is_refused_and_the_session_goes_on(
         # On a byte stream the end of the incomplete one shows when the next frame begins.
         line.send(wire(f"MESSAGE\nsession-id::{session}\nmsg-id::1\nop::subscribe\ndestination::{name}\n\n^@"))
         refused = line.until(b"\r\n\r\n\0")
-        assert refused.startswith(wire(f"ERROR\nsession-id::{session}\nerror-code::400\n\n'COMMAND' is no command"))
+        assert refused.startswith(wire(f"ERROR\nsession-id::{session}\nerror-code::400\n\n'COMMAND' is not a command"))
         assert line.until(b"\r\n\r\n\0") == ok(session, "1")
 
 

@@ -520,7 +520,7 @@ def test_a_server_that_never_answers_connect_is_given_up() -> None:
         listener = await asyncio.start_server(silent, "127.0.0.1", 0)
         async with listener:
             port = listener.sockets[0].getsockname()[1]
-            with pytest.raises(ConnectFailed, match="no session came"):
+            with pytest.raises(ConnectFailed, match="no session was opened"):
                 async with connect(f"sabc://127.0.0.1:{port}", connect_time=0.1):
                     pass
             await hung_up.wait()

@@ -51,36 +51,36 @@ def test_on_this_machine_no_auth_is_needed(address: str) -> None:
         (
             ["listen.fmqp=tcp://127.0.0.1:1883"],
             (
-                "listen.mqtt: tcp://127.0.0.1:1883 uses the port of listen.fmqp (tcp://127.0.0.1:1883) has; "
-                "give each its own"
+                "listen.mqtt: tcp://127.0.0.1:1883 uses the port of listen.fmqp (tcp://127.0.0.1:1883); "
+                "give each its own port"
             ),
         ),
         (
             ["listen.fmqp=tcp://localhost:1883"],
             (
-                "listen.mqtt: tcp://127.0.0.1:1883 uses the port of listen.fmqp (tcp://localhost:1883) has; "
-                "give each its own"
+                "listen.mqtt: tcp://127.0.0.1:1883 uses the port of listen.fmqp (tcp://localhost:1883); "
+                "give each its own port"
             ),
         ),
         (
             ["listen.sabc=tcp://0.0.0.0:1883", AUTH],
             (
-                "--set: listen.sabc: tcp://0.0.0.0:1883 uses the port of listen.mqtt (tcp://127.0.0.1:1883) has; "
-                "give each its own"
+                "--set: listen.sabc: tcp://0.0.0.0:1883 uses the port of listen.mqtt (tcp://127.0.0.1:1883); "
+                "give each its own port"
             ),
         ),
         (
             ["listen.http=http://127.0.0.1:7105"],
             (
-                "listen.sabc: tcp://127.0.0.1:7105 uses the port of listen.http (http://127.0.0.1:7105) has; "
-                "give each its own"
+                "listen.sabc: tcp://127.0.0.1:7105 uses the port of listen.http (http://127.0.0.1:7105); "
+                "give each its own port"
             ),
         ),
         (
             ["listen.sabc=tcp://127.0.0.1:7101", "listen.umq=off", "listen.mqtt_ws=off"],
             (
-                "listen.sabc_ws: ws://127.0.0.1:7101/sabc uses the port of listen.sabc (tcp://127.0.0.1:7101) has; "
-                "give each its own"
+                "listen.sabc_ws: ws://127.0.0.1:7101/sabc uses the port of listen.sabc (tcp://127.0.0.1:7101); "
+                "give each its own port"
             ),
         ),
         (
@@ -137,7 +137,7 @@ def test_what_does_not_go_together_is_said(sets: list[str], words: str) -> None:
     assert said(*sets) == [words]
 
 
-LOOP = "name a queue that no policy moves on in a circle"
+LOOP = "choose another dead_letter queue"
 
 
 @pytest.mark.parametrize(
@@ -223,8 +223,8 @@ def test_a_public_key_can_never_pass_as_a_secret(tmp_path: Path) -> None:
     ]
     assert said(algorithms, f"auth.jwt.jwks={key}") == [
         (
-            "--set: auth.jwt.algorithms: HS together with public keys would let whoever knows one sign; "
-            "name algorithms of one kind"
+            "--set: auth.jwt.algorithms: HS algorithms with a public key would let anyone who has that key sign "
+            "tokens; name algorithms of one kind"
         )
     ]
     key.write_text(public_keys())

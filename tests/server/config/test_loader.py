@@ -225,7 +225,7 @@ SIZE = 'bytes, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"'
         (
             "[listen]\nhttp = 'tls://127.0.0.1:1'",
             (
-                '2: listen.http: found "tls://127.0.0.1:1": tls is not spoken here; '
+                '2: listen.http: found "tls://127.0.0.1:1": tls is not supported here; '
                 "allowed is http:// or https://, such as http://127.0.0.1:7100"
             ),
         ),
