@@ -4,17 +4,24 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import polywire.journal
 from polywire.journal.kinds import KINDS
 from polywire.journal.schema import KIND_VALUES, SCHEMA, node_values, protocol_values
+from polywire.journal.state import fold_keys, keys_of
 from polywire.registry import names
 
 NODE = "here"
 START = 1_700_000_000_000_000
 """The time of offset 0, in microseconds; each further row is a second later."""
 SECOND = 1_000_000
+
+
+def fold(table: Any) -> Any:
+    """Of a table with all columns, in order of offsets, the rows that still mean something."""
+    return table.filter(pc.is_in(table["offset"], value_set=fold_keys(keys_of(table))["offset"].combine_chunks()))
 
 
 def rows(first: int, count: int, *, node: str = NODE, body: bytes = b"", **columns: list[Any]) -> Any:

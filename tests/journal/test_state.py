@@ -16,8 +16,9 @@ from polywire.hub.client import Client
 from polywire.hub.message import Date, FailedAttachment, Message
 from polywire.hub.recorder import NOT_KEPT, message_of, will_of
 from polywire.journal.columns import MICROSECOND
-from polywire.journal.state import KeptSession, Row, fold, references, resolve, restore, session_about, to_json
+from polywire.journal.state import KeptSession, Row, references, resolve, restore, session_about, to_json
 from tests.journal.recording import MQTT, TIME, Recording
+from tests.journal.rows import fold
 
 
 @pytest.fixture

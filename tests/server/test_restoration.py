@@ -19,7 +19,7 @@ from polywire.hub.recorder import Recorder, headers_of
 from polywire.journal.committer import BatchMaker
 from polywire.journal.housekeeping import segment_seconds
 from polywire.journal.schema import PLAIN_SCHEMA, SCHEMA, values
-from polywire.journal.state import fold, references, resolve
+from polywire.journal.state import references, resolve
 from polywire.protocols.fmqp.frames import CACHE, DEBUG, LAST_WILL, Publication
 from polywire.protocols.fmqp.frames import encode as encode_fmqp
 from polywire.protocols.fmqp.session import FmqpSession
@@ -39,6 +39,7 @@ from polywire.server.restoration import publish_wills, restore
 from tests.hub.links import contents
 from tests.hub_process import HubProcess, running_hub
 from tests.interop.speakers import speak
+from tests.journal.rows import fold
 from tests.protocols.mqtt.broker import Broker, MqttClient
 from tests.wires import Fmqp, connected
 

@@ -1,7 +1,7 @@
 """The hub's state on disk: as it was at some offset, so that a start need not read the journal from its beginning.
 
-A snapshot is an Arrow stream of the rows that ``state.fold`` leaves, named by the offset of the first row it does not
-know of, with a checksum after it that readers of streams do not see. It is made from the one before and the rows in
+A snapshot is an Arrow stream of the rows that ``state.fold_keys`` leaves, named by the offset of the first row it does
+not know of, with a checksum after it that readers of streams do not see. It is made from the one before and the rows in
 between, never from the hub's memory, so it does not disturb the hub, and startup uses the same code.
 
 Only the columns that decide what is left are ever in memory as a whole; the rows themselves are read, and written, a

@@ -1,8 +1,8 @@
 """The hub's state in the journal: what each of its rows means when it is written, folded and read back.
 
 State is retained messages, queues, sessions that are kept, and last wills. Each change is a row (``StateRecorder``).
-The state at some offset is a table of the rows before it that still mean something: ``fold`` takes out the rows that a
-later one has undone, so it is also the fold of an earlier state and the rows between. It works on whole columns: what
+The state at some offset is a table of the rows before it that still mean something: ``fold_keys`` takes out those that
+a later one has undone, so it is also the fold of an earlier state and the rows between. It works on whole columns: what
 is not about state costs nothing, and most of what is about it has come and gone. ``restore`` reads what is left when a
 hub starts.
 
@@ -312,12 +312,6 @@ def keys_of(rows: Any) -> Any:
     client = pc.binary_join_element_wise(pc.fill_null(rows["protocol"], ""), rows["client"], "/")
     size = pc.max_element_wise(rows["size"], pc.cast(pc.is_valid(rows["attachments"]), pa.int32()))
     return pa.table({name: rows[name] for name in KEYS} | {"client": client, "size": size})
-
-
-def fold(rows: Any) -> Any:
-    """Of a table with all columns, in order of offsets, the rows that still mean something."""
-    pc = _arrow()[1]
-    return rows.filter(pc.is_in(rows["offset"], value_set=fold_keys(keys_of(rows))["offset"].combine_chunks()))
 
 
 def fold_keys(keys: Any) -> Any:
