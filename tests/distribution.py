@@ -32,12 +32,14 @@ LONGEST = (
     PAGE_WITH_SPARK,
     "tests/pipeline/",
     "tests/faults/",
+    "tests/fuzz/",
     "tests/docs/",
     "tests/interop/",
     "tests/journal/test_crash.py",
     "tests/test_",
     "tests/cli/",
     "tests/examples/",
+    "tests/benchmarks/",
 )
 """How tests begin that come first, the longest before the others; then comes the rest."""
 
