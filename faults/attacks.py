@@ -24,6 +24,12 @@ from tests.interop.speaker import Speaker
 from tests.interop.speakers import speak
 
 BETWEEN = 0.02
+SWITCH = 0.0005
+"""Seconds after which another client of this process goes on: their own turns are not to be measured."""
+
+YIELDS = 10
+"""How far an attacker steps back (``nice``): it would use a machine of its own, not the hub's and its clients'."""
+
 P99 = 0.1
 """Seconds that 99 of 100 round trips may take at most."""
 
@@ -113,6 +119,8 @@ class Parts(Talk):
 def talking(hub: HubProcess) -> Iterator[list[Talk]]:
     """Clients of every protocol at work."""
     with contextlib.ExitStack() as stack:
+        stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(SWITCH)
         talks: list[Talk] = []
         for key in FRIENDS:
             pair = [friend(hub, key) for _ in range(2)]
@@ -156,7 +164,8 @@ def attacked(attack: str, journal: Path, seconds: float) -> Outcome:
     """Attack a hub with default limits for so long, beside clients of every protocol."""
     with running_hub(journal=journal) as hub:
         with talking(hub) as talks:
-            command = [sys.executable, "-m", "tests.faults.attackers", attack, json.dumps(hub.addresses), str(seconds)]
+            command = ["nice", "-n", str(YIELDS), sys.executable, "-m", "tests.faults.attackers", attack]
+            command += [json.dumps(hub.addresses), str(seconds)]
             with subprocess.Popen(command) as attacker:  # noqa: S603 - our own module
                 try:
                     code = attacker.wait(seconds + 60)

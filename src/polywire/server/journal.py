@@ -31,7 +31,7 @@ MAX_PENDING = 32 * 1024 * 1024
 MAX_PENDING_HEAVY = 1024 * 1024
 """The same for connections that send more than others, while an acknowledgement is waiting."""
 
-PAUSE_SECONDS = 0.005
+PAUSE_SECONDS = 0.01
 """How long busy connections and long work pause for a group at most: a slow disk must not stop them."""
 
 SWITCH_SECONDS = 0.005
