@@ -18,10 +18,10 @@ from benchmarks.brokers import polywire
 from benchmarks.goals import Line
 from benchmarks.hub_load import round_trips
 from polywire.journal.compaction import compactable
+from polywire.journal.format import KIND_VALUES, SCHEMA, node_values, protocol_values
 from polywire.journal.housekeeping import Housekeeping, KeepLimits
 from polywire.journal.kinds import KINDS
 from polywire.journal.log import Log
-from polywire.journal.schema import KIND_VALUES, SCHEMA, node_values, protocol_values
 
 BATCH = 16_384
 BATCHES = 64

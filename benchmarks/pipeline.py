@@ -25,9 +25,8 @@ from benchmarks.goals import Line, in_turns
 from benchmarks.pipeline_delay import delays
 from benchmarks.pipeline_traffic import write_traffic
 from benchmarks.scenarios import Choice, run
-from polywire.pipeline.jobs import Job
 from polywire.pipeline.lake import Lake
-from polywire.pipeline.runner import Runner
+from polywire.pipeline.runner import Job, Runner
 from polywire.pipeline.spark import spark_session
 from polywire.pipeline.tables import TABLES
 

@@ -9,8 +9,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.pipeline_traffic import batch
 from polywire.journal.log import Log
-from polywire.pipeline.jobs import Job
-from polywire.pipeline.runner import Runner
+from polywire.pipeline.runner import Job, Runner
 from polywire.pipeline.tables import TABLES
 
 ROWS = 100

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from polywire.journal.format import KIND_VALUES, SCHEMA, node_values, protocol_values
 from polywire.journal.kinds import KINDS, LAST_FLAG
 from polywire.journal.log import Log
-from polywire.journal.schema import KIND_VALUES, SCHEMA, node_values, protocol_values
 from polywire.registry import built_in_names
 
 BATCH = 16_384

@@ -28,13 +28,10 @@ _SHARED = (
     "polywire.hub.routes",
     "polywire.hub.retained",
     "polywire.hub.demand",
-    "polywire.hub.replay",
     "polywire.hub.queues",
     "polywire.hub.services",
-    "polywire.hub.counters",
     "polywire.hub.client",
     "polywire.hub.recorder",
-    "polywire.hub.runs",
     "polywire.hub.hub",
     "polywire.server.endpoint",
 )

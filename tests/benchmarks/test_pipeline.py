@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 from benchmarks.pipeline_traffic import BATCH, MIX, write_traffic
 
 from polywire import journal
-from polywire.journal.schema import values
+from polywire.journal.format import values
 
 
 def test_the_traffic_to_measure_with_is_what_it_says(tmp_path: Path) -> None:

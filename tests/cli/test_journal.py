@@ -17,9 +17,9 @@ from typer.testing import CliRunner, Result
 from polywire.cli import main
 from polywire.cli.journal_options import parse_position
 from polywire.cli.journal_rows import ArrowRows, iso, json_line, make_writer, one_line
+from polywire.journal.format import PLAIN_SCHEMA
 from polywire.journal.log import Log
 from polywire.journal.readers import NamedReaders
-from polywire.journal.schema import PLAIN_SCHEMA
 from tests.journal.rows import rows
 from tests.server.journal_server import serving
 

@@ -11,9 +11,9 @@ from polywire.hub.client import Client
 from polywire.hub.demand import Watcher
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
+from polywire.hub.peer import Refused
 from polywire.hub.queues import DEAD_DELIVERIES, DEAD_QUEUE, DEAD_REASON, Policy
-from polywire.hub.refusal import Refused
-from polywire.hub.runs import Runs
+from polywire.hub.recorder import Runs
 from polywire.hub.services import Call
 from polywire.wire.frame import Run
 from tests.hub.links import Clock, FakeLink, Loop, Recorder

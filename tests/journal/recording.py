@@ -9,7 +9,7 @@ from polywire.hub.client import Client
 from polywire.hub.message import Message
 from polywire.hub.recorder import Recorder
 from polywire.journal.committer import BatchMaker
-from polywire.journal.schema import PLAIN_SCHEMA
+from polywire.journal.format import PLAIN_SCHEMA
 from tests.sessions import Site
 
 TIME = 1_700_000_000_000_000_000

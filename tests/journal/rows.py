@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import polywire.journal
+from polywire.journal.format import KIND_VALUES, SCHEMA, node_values, protocol_values
 from polywire.journal.kinds import KINDS
-from polywire.journal.schema import KIND_VALUES, SCHEMA, node_values, protocol_values
 from polywire.journal.state import fold_keys, keys_of
 from polywire.registry import names
 

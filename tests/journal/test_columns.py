@@ -11,8 +11,8 @@ import pytest
 from polywire.journal import kinds
 from polywire.journal.columns import Columns
 from polywire.journal.committer import LARGEST_CONSTANT, BatchMaker
+from polywire.journal.format import CODED, PLAIN_SCHEMA, SCHEMA, protocol_values
 from polywire.journal.kinds import ACK, CONNECT, KINDS, NO_PROTOCOL, PUBLISH
-from polywire.journal.schema import CODED, PLAIN_SCHEMA, SCHEMA, protocol_values
 from polywire.protocols.fmqp.frames import Publication, encode
 from polywire.protocols.fmqp.frames import locate as locate_fmqp
 from polywire.protocols.mqtt.frames import Publish

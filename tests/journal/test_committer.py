@@ -9,8 +9,8 @@ import pytest
 from polywire.journal import open as open_journal
 from polywire.journal.columns import Columns
 from polywire.journal.committer import Committer
+from polywire.journal.format import values
 from polywire.journal.kinds import PUBLISH
-from polywire.journal.schema import values
 from tests.journal.failing_log import SECONDS, FailingLog
 
 RETRY = 0.01

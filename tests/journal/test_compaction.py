@@ -16,9 +16,8 @@ from polywire.journal import compaction
 from polywire.journal.compaction import Compacted, compact, compactable
 from polywire.journal.errors import CorruptBatch, JournalError
 from polywire.journal.files import choose_segments
-from polywire.journal.format import read_index
+from polywire.journal.format import PLAIN_SCHEMA, read_index
 from polywire.journal.log import Log
-from polywire.journal.schema import PLAIN_SCHEMA
 from tests.journal.rows import rows
 
 FIRST = "00000000000000000000"

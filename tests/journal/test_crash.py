@@ -14,8 +14,8 @@ import pytest
 import polywire.journal
 from polywire.journal import Log
 from polywire.journal.committer import BatchMaker
+from polywire.journal.format import values
 from polywire.journal.housekeeping import Housekeeping, KeepLimits
-from polywire.journal.schema import values
 from polywire.journal.snapshots import newest, state_of
 from polywire.journal.verify import verify
 from tests.journal.recording import MQTT, Recording

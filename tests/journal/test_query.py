@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polywire.hub.channels import from_stars, matches
+from polywire.journal.format import values
 from polywire.journal.query import ChannelPatterns
-from polywire.journal.schema import values
 
 LEVELS = st.sampled_from(["a", "b", "", "*", "**", "a*", ".", "[", "$x", "é\n"])
 NAMES = st.lists(LEVELS, min_size=1, max_size=4).map("/".join)

@@ -11,11 +11,10 @@ from pyarrow import ipc
 
 import polywire.journal
 from polywire.journal.errors import CorruptBatch, JournalLoss
-from polywire.journal.format import END_OF_STREAM, Entry, index_octets, read_index
+from polywire.journal.format import END_OF_STREAM, Entry, index_octets, read_index, values
 from polywire.journal.log import Log
 from polywire.journal.readers import NamedReaders
 from polywire.journal.recovery import recover
-from polywire.journal.schema import values
 from polywire.journal.verify import verify
 from tests.journal.rows import NODE, rows
 

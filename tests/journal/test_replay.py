@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from polywire.errors import PolywireError
+from polywire.journal.format import PLAIN_SCHEMA
 from polywire.journal.kinds import RETAIN_FLAG
 from polywire.journal.replay import COLUMNS, Header, Renaming, Replayed, ReplayError, read_headers, replay
-from polywire.journal.schema import PLAIN_SCHEMA
 
 START = datetime(2026, 11, 15, 12, tzinfo=UTC)
 SCHEMA = pa.schema([PLAIN_SCHEMA.field(name) for name in COLUMNS])

@@ -12,9 +12,9 @@ from pyarrow import ipc
 
 from polywire.journal import snapshots
 from polywire.journal.committer import BatchMaker
+from polywire.journal.format import PLAIN_SCHEMA
 from polywire.journal.housekeeping import delete_segment, remove_old_states
 from polywire.journal.log import Log
-from polywire.journal.schema import PLAIN_SCHEMA
 from polywire.journal.snapshots import State, due, newest, save, state_of
 from tests.journal.recording import MQTT, Recording
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from polywire.pipeline.jobs import Job
-from polywire.pipeline.runner import Runner
+from polywire.pipeline.runner import Job, Runner
 from polywire.pipeline.spark import LOGGING, spark_session
 from polywire.pipeline.tables import TABLES
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from polywire.journal.schema import values
+from polywire.journal.format import values
 from polywire.pipeline.errors import LakeError
 from polywire.pipeline.lake import Folder, compact_rows
 

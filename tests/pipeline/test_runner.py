@@ -9,9 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from polywire.pipeline.errors import PipelineError
-from polywire.pipeline.jobs import Job
 from polywire.pipeline.lake import Lake, ask
-from polywire.pipeline.runner import QueryFailedError, Runner
+from polywire.pipeline.runner import Job, QueryFailedError, Runner
 from polywire.pipeline.status import Notes, Status, read_statuses
 from polywire.pipeline.table import table
 from polywire.pipeline.tables import TABLES

@@ -6,8 +6,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from polywire.journal.format import PLAIN_SCHEMA
 from polywire.journal.readers import NamedReaders
-from polywire.journal.schema import PLAIN_SCHEMA
 from tests.hub_process import running_hub
 from tests.interop.speakers import speak
 from tests.pipeline.traffic import START, Row, messages, write_journal

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from polywire.pipeline.errors import OptionError, PipelineError
-from polywire.pipeline.jobs import trigger_interval
-from polywire.pipeline.runner import check_passed, reason_of
+from polywire.pipeline.runner import check_passed, reason_of, trigger_interval
 from polywire.pipeline.status import Lag, Notes, lag_now, next_time, of_progress, read_statuses, write_status
 from polywire.pipeline.tables import TABLES
 from tests.pipeline.traffic import START, messages, write_journal

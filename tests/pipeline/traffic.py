@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from polywire.journal.format import KIND_VALUES, SCHEMA, node_values, protocol_values
 from polywire.journal.kinds import KINDS
 from polywire.journal.log import SEGMENT_OCTETS, Log
-from polywire.journal.schema import KIND_VALUES, SCHEMA, node_values, protocol_values
 from polywire.registry import names
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

@@ -19,8 +19,7 @@ import pytest
 
 from faults.nursery import Nursery
 from polywire import journal
-from polywire.hub.client import Client
-from polywire.hub.counters import Counters
+from polywire.hub.client import Client, Counters
 from polywire.hub.message import Message
 from polywire.hub.outbox import Flusher, Nowhere, Outbox, Timer
 from polywire.hub.recorder import Recorder

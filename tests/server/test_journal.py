@@ -10,10 +10,10 @@ import pytest
 
 from polywire.hub.client import Client
 from polywire.hub.message import Message
-from polywire.hub.refusal import Refused
+from polywire.hub.peer import Refused
 from polywire.hub.work import TURN, Turns, Work
 from polywire.journal import open as open_journal
-from polywire.journal.schema import values
+from polywire.journal.format import values
 from polywire.server import journal as module
 from polywire.server.journal import Journaling
 from tests.hub.links import contents

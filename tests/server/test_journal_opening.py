@@ -11,7 +11,7 @@ import pytest
 
 from polywire.journal import Log
 from polywire.journal import open as open_journal
-from polywire.journal.schema import values
+from polywire.journal.format import values
 from tests.faults.small_disk import SmallDisk, small_disk
 from tests.hub_process import LISTEN, HubProcess, running_hub
 from tests.interop.speakers import speak

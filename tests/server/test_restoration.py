@@ -17,8 +17,8 @@ from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.message import Date, Message
 from polywire.hub.recorder import Recorder, headers_of
 from polywire.journal.committer import BatchMaker
+from polywire.journal.format import PLAIN_SCHEMA, SCHEMA, values
 from polywire.journal.housekeeping import segment_seconds
-from polywire.journal.schema import PLAIN_SCHEMA, SCHEMA, values
 from polywire.journal.state import references, resolve
 from polywire.protocols.fmqp.frames import CACHE, DEBUG, LAST_WILL, Publication
 from polywire.protocols.fmqp.frames import encode as encode_fmqp

@@ -19,8 +19,8 @@ from polywire.cli.output import progress
 from polywire.client.adapter import can
 from polywire.client.bus import Bus, connect
 from polywire.errors import PolywireError
+from polywire.journal.format import values
 from polywire.journal.replay import COLUMNS, KINDS, Header, Renaming, Replayed, ReplayError, replay
-from polywire.journal.schema import values
 
 QUEUE: Final = "queue/"
 

@@ -16,8 +16,8 @@ import typer
 from polywire import journal
 from polywire.cli.journal_options import Form, OnCorrupt, Selection, fail
 from polywire.journal.errors import NoJournal
+from polywire.journal.format import PLAIN_SCHEMA
 from polywire.journal.reader import Journal
-from polywire.journal.schema import PLAIN_SCHEMA
 
 BACKWARDS = 1024
 """How many rows from the end are looked at first for the last few that match; then ever more."""

@@ -18,10 +18,10 @@ from polywire.cli.journal_rows import iso, open_place, scan
 from polywire.cli.output import progress
 from polywire.journal.compaction import compact, compactable
 from polywire.journal.errors import CorruptBatch, NoJournal
+from polywire.journal.format import values
 from polywire.journal.housekeeping import clear_leftovers, housekeeping_lock
 from polywire.journal.reader import Segment, open_journal
 from polywire.journal.readers import NamedReaders
-from polywire.journal.schema import values
 from polywire.journal.verify import Verified, verify_storage
 
 HEADINGS = ("segment", "offsets", "rows", "bytes", "from", "to", "state")

@@ -119,8 +119,12 @@ def run(
     It continues where it stopped, however it ended: each row of the journal counts once.
     """
     with errors_reported():
-        from polywire.pipeline.jobs import Job, closure, trigger_interval  # noqa: PLC0415 - see above
-        from polywire.pipeline.runner import Runner  # noqa: PLC0415 - see above
+        from polywire.pipeline.runner import (  # noqa: PLC0415 - see above
+            Job,
+            Runner,
+            closure,
+            trigger_interval,
+        )
 
         trigger_interval(trigger)
         job = Job(
@@ -168,7 +172,7 @@ def backfill(
 ) -> None:
     """Make whole days of the tables again from the journal, and put them in the place of what is there."""
     with errors_reported():
-        from polywire.pipeline.jobs import Job  # noqa: PLC0415 - see above
+        from polywire.pipeline.runner import Job  # noqa: PLC0415 - see above
         from polywire.pipeline.runner import backfill as fill  # noqa: PLC0415 - see above
 
         begin, end = day("--from", first), day("--to", last or first)

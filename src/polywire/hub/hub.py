@@ -15,12 +15,12 @@ from mypy_extensions import i64
 
 from polywire.hub.access import CALL, PUBLISH, SERVE, SIGNAL, SUBSCRIBE, Grants
 from polywire.hub.channels import MAX_LEVELS, REST, is_literal, to_stars
-from polywire.hub.client import SLOW_READER, Client
-from polywire.hub.counters import Counters
+from polywire.hub.client import SLOW_READER, Client, Counters
 from polywire.hub.demand import Demand, Watcher
 from polywire.hub.message import Message
 from polywire.hub.names import NODE, name_cost
 from polywire.hub.outbox import JOIN_BELOW, Flusher, Later, Outbox
+from polywire.hub.peer import Refused
 from polywire.hub.queues import (
     MAX_MESSAGES,
     MAX_OCTETS,
@@ -33,12 +33,9 @@ from polywire.hub.queues import (
     dead_letter,
     footprint,
 )
-from polywire.hub.recorder import Recorder
-from polywire.hub.refusal import Refused
-from polywire.hub.replay import Replay
-from polywire.hub.retained import Retained
+from polywire.hub.recorder import Recorder, Runs
+from polywire.hub.retained import Replay, Retained
 from polywire.hub.routes import Route, RouteTable, RouteView, Subscription, TopicFilter
-from polywire.hub.runs import Runs
 from polywire.hub.services import DEFAULT_SECONDS, FAILED_BODY, Call, Provider, Services
 from polywire.hub.trie import Trie
 from polywire.hub.work import DONE, MORE, PROMPT, Job, Work

@@ -1,13 +1,51 @@
-"""What a session and its connection may ask of each other, and the limits a session holds its peer to.
+"""What a session and its connection may ask of each other, the limits of a peer, and why the hub refuses a request.
 
 The server implements ``Peer``; sessions see nothing else of it. Everything here is answered in the hub's own thread.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 from polywire.hub.access import Identity
+
+
+class Refused(Enum):
+    """Why the hub refuses what a client asks for. Each protocol turns these reasons into answers of its own.
+
+    ``label`` names a reason in metrics, log lines and the journal; ``message`` is for people.
+
+    ``temporary``: the same request may succeed later, without any change to it or to the hub's configuration.
+    """
+
+    FORBIDDEN = ("forbidden", "the access rules don't allow it")
+    SERVICE_CHANNEL = ("service-channel", "channels under '$' are the hub's own")
+    UNSUPPORTED = ("unsupported", "nothing can be published there")
+    TOO_DEEP = ("too-deep", "the channel has too many levels")
+    LIMIT = ("limit", "you have too many subscriptions, services or calls")
+    PATTERN_COST = (
+        "pattern-cost",
+        "your patterns overlap too much; use fewer patterns, or fewer levels and wildcards in each",
+    )
+    NAMES_SIZE = (
+        "names-size",
+        "the memory limit for names is reached; use fewer or shorter names",
+    )
+    WATCHERS = ("watchers", "the limit on watchers of demand is reached")
+    WILLS_SIZE = ("wills-size", "the limit on last wills is reached")
+    RETAINED_FULL = ("retained-full", "the limit on retained messages is reached")
+    TOO_MANY_QUEUES = ("too-many-queues", "the limit on queues is reached", True)
+    QUEUE_FULL = ("queue-full", "the queue is full", True)
+    QUEUES_FULL = ("queues-full", "the hub's queues are full", True)
+    DRAINING = ("draining", "the hub is shutting down", True)
+    UNAVAILABLE = ("journal-unavailable", "the journal can't be written at the moment; try again later", True)
+
+    def __init__(self, label: str, message: str, temporary: bool = False) -> None:
+        self.label = label
+        self.message = message
+        self.temporary = temporary
+
 
 MIB = 1024 * 1024
 

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 from polywire.journal.errors import CorruptBatch, JournalError, JournalLocked, JournalLoss, NoJournal
 
 if TYPE_CHECKING:
+    from polywire.journal.format import PLAIN_SCHEMA, SCHEMA
     from polywire.journal.log import Log
     from polywire.journal.reader import Journal, Segment, Split
     from polywire.journal.reader import open_journal as open  # noqa: A004 - read as polywire.journal.open
     from polywire.journal.recovery import RecoveryReport
-    from polywire.journal.schema import PLAIN_SCHEMA, SCHEMA
 
 _PLACES = {
     "Journal": ("reader", "Journal"),
     "Log": ("log", "Log"),
-    "PLAIN_SCHEMA": ("schema", "PLAIN_SCHEMA"),
+    "PLAIN_SCHEMA": ("format", "PLAIN_SCHEMA"),
     "RecoveryReport": ("recovery", "RecoveryReport"),
-    "SCHEMA": ("schema", "SCHEMA"),
+    "SCHEMA": ("format", "SCHEMA"),
     "Segment": ("reader", "Segment"),
     "Split": ("reader", "Split"),
     "open": ("reader", "open_journal"),

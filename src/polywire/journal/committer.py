@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from pyarrow import arange  # type: ignore[attr-defined] # came with pyarrow 21, the stubs describe 20
 
 from polywire.journal.columns import Columns
+from polywire.journal.format import KIND_VALUES, SCHEMA, Array, node_values, protocol_values, values
 from polywire.journal.log import EncodedBatch, Log
-from polywire.journal.schema import KIND_VALUES, SCHEMA, Array, node_values, protocol_values, values
 
 NAMES: Final[list[str]] = SCHEMA.names
 WORDS: Final = ("client", "correlation", "content_type", "headers")

@@ -36,8 +36,7 @@ from polywire.journal.files import (
     segment_name,
     sync_folder,
 )
-from polywire.journal.format import BadMessage, find_head, read_index, write_head
-from polywire.journal.schema import SCHEMA
+from polywire.journal.format import SCHEMA, BadMessage, find_head, read_index, write_head
 from polywire.journal.segments import row_groups
 
 GROUP_ROWS: Final = 128 * 1024

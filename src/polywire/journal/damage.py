@@ -22,6 +22,7 @@ from polywire.journal.format import (
     ALIGNMENT,
     END_OF_STREAM,
     MARKER,
+    PLAIN_SCHEMA,
     BadMessage,
     Entry,
     IpcMessage,
@@ -30,7 +31,6 @@ from polywire.journal.format import (
 )
 from polywire.journal.kinds import GAP, KINDS
 from polywire.journal.query import Query
-from polywire.journal.schema import PLAIN_SCHEMA
 
 
 @dataclass(frozen=True, slots=True)

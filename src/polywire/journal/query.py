@@ -9,8 +9,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from polywire.journal.format import PLAIN_SCHEMA, SCHEMA, Array, values
 from polywire.journal.kinds import KINDS
-from polywire.journal.schema import PLAIN_SCHEMA, SCHEMA, Array, values
 from polywire.registry import names
 
 

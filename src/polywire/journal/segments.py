@@ -25,6 +25,7 @@ from polywire.journal.format import (
     ENTRY_OCTETS,
     MAGIC,
     MAX_HEAD,
+    SCHEMA,
     STATE_FLAG,
     BadMessage,
     Entry,
@@ -36,7 +37,6 @@ from polywire.journal.format import (
     unpack_entries,
 )
 from polywire.journal.query import Query, microseconds
-from polywire.journal.schema import SCHEMA
 from polywire.journal.storage import Storage
 
 RUN_OCTETS: Final = 2 << 20

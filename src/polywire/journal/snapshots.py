@@ -32,9 +32,9 @@ from pyarrow.lib import concat_batches
 from polywire.journal.compaction import begin_work
 from polywire.journal.errors import JournalError
 from polywire.journal.files import FILE_MODE, STATE, choose_segments, offset_of, segment_name, sync_folder
+from polywire.journal.format import PLAIN_SCHEMA, Array, values
 from polywire.journal.kinds import GAP, KINDS
 from polywire.journal.reader import Journal, open_journal
-from polywire.journal.schema import PLAIN_SCHEMA, Array, values
 from polywire.journal.state import KEY_SOURCES, fold_keys, keys_of, references, resolve, unresolved
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from typing import Final
 
-NEEDED: Final = ("pandas", "pyarrow.compute", "polywire.pipeline.format", "polywire.pipeline.tables")
+NEEDED: Final = ("pandas", "pyarrow.compute", "polywire.pipeline.source", "polywire.pipeline.tables")
 """Modules that our workers need. A machine without one of them fails where it is used."""
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from polywire.journal.format import PLAIN_SCHEMA
 from polywire.journal.kinds import KINDS
-from polywire.journal.schema import PLAIN_SCHEMA
 from polywire.pipeline.errors import OptionError
 from polywire.registry import names
 

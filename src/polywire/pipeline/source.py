@@ -1,4 +1,4 @@
-"""The journal as a Spark source: batch and streaming readers, which plan on the driver and read in tasks.
+"""The Spark format ``polywire``, and the journal as its source: readers that plan on the driver and read in tasks.
 
 What is to be read is cut into partitions, one task of Spark each, planned from the index without reading rows. Filters
 that Spark pushes down are applied while reading, and tell which offsets and times are needed.
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.lib import concat_batches
 from pyspark.sql import datasource as ds
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -40,12 +40,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from polywire.journal.format import PLAIN_SCHEMA
 from polywire.journal.reader import Journal, Split
 from polywire.journal.readers import NamedReaders
-from polywire.journal.schema import PLAIN_SCHEMA
 from polywire.pipeline.errors import DataLossError, JournalReplacedError
 from polywire.pipeline.journals import TICK, Journals, Place, from_spark, is_remote, next_place, placed
 from polywire.pipeline.options import COLUMNS, LATEST, SourceOptions
+from polywire.pipeline.sink import BatchWriter, StreamWriter
 
 BATCH_ROWS: Final = 16_384
 BATCH_OCTETS: Final = 32 << 20
@@ -488,3 +489,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return max(opened.first_offset, int(self.options.starting_offset))
         time = self.options.starting_time
         return opened.first_offset if time is None else opened.offset_at(time)
+
+
+NAME = "polywire"
+
+
+class PolywireFormat(DataSource):
+    """``spark.read``, ``spark.readStream``, ``df.write`` and ``df.writeStream`` with ``.format("polywire")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What it is called in ``format()``."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """The columns of the journal, or those the option ``columns`` names."""
+        return spark_schema(SourceOptions.read(self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader for batches."""
+        return BatchReader(SourceOptions.read(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """To read what there is and what comes."""
+        return StreamReader(SourceOptions.read(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """To publish a DataFrame."""
+        return BatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: ARG002, N802 - as above
+        """To publish a stream."""
+        return StreamWriter(self.options, schema)

@@ -273,7 +273,7 @@ def spark_session(
 
 def register(spark: "SparkSession") -> None:
     """Make the format ``polywire`` known to a session that was started elsewhere."""
-    from polywire.pipeline.format import PolywireFormat  # noqa: PLC0415 - needs pyspark
+    from polywire.pipeline.source import PolywireFormat  # noqa: PLC0415 - needs pyspark
 
     spark.dataSource.register(PolywireFormat)
 

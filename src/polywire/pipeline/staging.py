@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
-from polywire.journal.schema import Array, values
+from polywire.journal.format import Array, values
 from polywire.pipeline.errors import SinkError
 
 _FIELDS: "Final[list[pa.Field[Any]]]" = [

@@ -21,7 +21,7 @@ from typing import Final, overload
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from polywire.journal.schema import PLAIN_SCHEMA
+from polywire.journal.format import PLAIN_SCHEMA
 from polywire.pipeline.errors import PipelineError
 
 Rows = Callable[[DataFrame], DataFrame]

@@ -30,9 +30,9 @@ from polywire.hub.client import Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub, is_queue
 from polywire.hub.message import Date, Headers, Message
 from polywire.hub.outbox import Nowhere, Outbox
+from polywire.hub.peer import Refused as HubRefused
 from polywire.hub.queues import OVERHEAD as QUEUED_OVERHEAD
 from polywire.hub.recorder import Recorder, headers_of
-from polywire.hub.refusal import Refused as HubRefused
 from polywire.journal.columns import Columns
 from polywire.journal.housekeeping import Hold
 from polywire.protocols.mqtt.kept import sessions_of

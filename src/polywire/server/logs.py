@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from polywire.hub.client import Client
-from polywire.hub.refusal import Refused
+from polywire.hub.peer import Refused
 from polywire.server.config.schema import Log
 
 FIELDS: Final = ("client", "user", "address", "protocol", "action", "channel", "reason")

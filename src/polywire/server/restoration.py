@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final, cast, final
 
 from polywire.hub.access import AccessRules
-from polywire.hub.client import Client
-from polywire.hub.counters import Counters
+from polywire.hub.client import Client, Counters
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.outbox import Nowhere, Outbox
 from polywire.hub.peer import Limits

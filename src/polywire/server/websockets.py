@@ -16,7 +16,7 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from polywire.hub.counters import Counters
+from polywire.hub.client import Counters
 from polywire.server.address import Address
 from polywire.server.endpoint import HIGH_WATER, Endpoint
 from polywire.server.gate import Gate, Knock

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from polywire.journal.schema import PLAIN_SCHEMA
+from polywire.journal.format import PLAIN_SCHEMA
 from polywire.pipeline.source import spark_schema
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

@@ -1,8 +1,7 @@
 """A MicroMsg2 client for tests of the hub's side: raw octets in, frames out."""
 
 from polywire.hub.message import Message as Published
-from polywire.hub.peer import Limits
-from polywire.hub.refusal import Refused
+from polywire.hub.peer import Limits, Refused
 from polywire.protocols.micromsg.frames import CLIENT, Command, Decoder, Extension, Handshake, Message, encode
 from polywire.protocols.micromsg.session import MicromsgSession
 from polywire.protocols.micromsg.text import read_extensions

@@ -2,8 +2,7 @@
 
 from polywire.hub.access import AccessRules
 from polywire.hub.message import Message
-from polywire.hub.peer import Limits
-from polywire.hub.refusal import Refused
+from polywire.hub.peer import Limits, Refused
 from polywire.protocols.mqtt import (
     Connack,
     Connect,

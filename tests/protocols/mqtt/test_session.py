@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from polywire.hub.access import AccessRule, AccessRules
-from polywire.hub.peer import Limits
+from polywire.hub.peer import Limits, Refused
 from polywire.hub.recorder import Recorder
-from polywire.hub.refusal import Refused
 from polywire.protocols.mqtt import (
     Connack,
     Connect,

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from polywire.hub.access import AccessRules, Identity
 from polywire.hub.channels import from_mqtt
 from polywire.hub.message import Message
-from polywire.hub.peer import Limits
-from polywire.hub.refusal import Refused
+from polywire.hub.peer import Limits, Refused
 from polywire.hub.routes import Subscription
 from polywire.hub.services import END, Call, Caller, CallError, Provider
 from polywire.protocols.mqttrpc.frames import Decoder, ErrorData, Request, Response, encode

@@ -11,7 +11,7 @@ from polywire.client.errors import CallFailed, Timeout
 from polywire.client.message import Message, Request
 from polywire.client.transport import Opening
 from polywire.demo import greenhouse_pb2
-from polywire.demo.greenhouse import IRRIGATION, Irrigation
+from polywire.demo.story import IRRIGATION, Irrigation
 from polywire.protocols.mqttrpc import bus as rpc_bus
 from polywire.protocols.mqttrpc.client import connect as connect_stub
 from polywire.protocols.mqttrpc.server import serve

@@ -4,8 +4,7 @@ import pytest
 
 from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.message import Message
-from polywire.hub.peer import Limits
-from polywire.hub.refusal import Refused
+from polywire.hub.peer import Limits, Refused
 from polywire.hub.services import Call, CallError, service_error
 from polywire.protocols.mqttrpc.delivery import error_data
 from polywire.protocols.mqttrpc.errors import FAILURES, Failure

@@ -20,8 +20,8 @@ from polywire.hub.channels import from_stars, name_problem, to_stars
 from polywire.hub.client import UNENCODABLE, Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Date, Headers, HeaderValue, Message
+from polywire.hub.peer import Refused
 from polywire.hub.queues import Consumer, Delivery
-from polywire.hub.refusal import Refused
 from polywire.hub.routes import Subscription
 from polywire.protocols.micromsg.connection import Agreement, Connection
 from polywire.protocols.micromsg.errors import BAD_FILTER, FORBIDDEN, NO_SUCH_DESTINATION, LocalProtocolError

@@ -12,8 +12,7 @@ from polywire.hub.access import Identity
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.message import Headers, Message
-from polywire.hub.peer import Limits, Login, Peer, Refusal
-from polywire.hub.refusal import Refused
+from polywire.hub.peer import Limits, Login, Peer, Refusal, Refused
 from polywire.protocols.micromsg import errors
 from polywire.protocols.micromsg.connection import Agreement, Connection, Ended, State, Terms
 from polywire.protocols.micromsg.connection import Limits as ConnectionLimits

@@ -19,8 +19,8 @@ from polywire.hub.client import UNENCODABLE, Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub, is_queue
 from polywire.hub.message import Message
 from polywire.hub.outbox import Outbox
+from polywire.hub.peer import Refused
 from polywire.hub.queues import Consumer, Delivery
-from polywire.hub.refusal import Refused
 from polywire.hub.routes import Subscription
 from polywire.hub.work import DONE, MORE, Job
 from polywire.protocols.mqtt.connection import Connection, Sender, footprint, suback, unsuback

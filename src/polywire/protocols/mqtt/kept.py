@@ -19,8 +19,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from polywire.hub.access import NOTHING, Grants, Identity
 from polywire.hub.channels import from_mqtt
-from polywire.hub.client import UNENCODABLE
-from polywire.hub.counters import Counters
+from polywire.hub.client import UNENCODABLE, Counters
 from polywire.hub.hub import SHOWN, Hub, is_queue
 from polywire.hub.message import Message
 from polywire.hub.names import name_cost

@@ -13,8 +13,7 @@ from polywire.hub.access import CALL
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
-from polywire.hub.peer import Limits
-from polywire.hub.refusal import Refused
+from polywire.hub.peer import Limits, Refused
 from polywire.hub.services import Call, Caller, CallError, Provider
 from polywire.protocols.mqttrpc import errors
 from polywire.protocols.mqttrpc.connection import Outcome, ServerCalls, UnaryMethods

@@ -17,8 +17,8 @@ from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.message import Date, Headers, HeaderValue, Message
 from polywire.hub.outbox import JOIN_BELOW
+from polywire.hub.peer import Refused
 from polywire.hub.queues import Consumer, Delivery
-from polywire.hub.refusal import Refused
 from polywire.hub.routes import Subscription
 from polywire.hub.services import FAILED_CODE, Call, Caller, CallError, Provider, Services, service_error
 from polywire.protocols.sabc.errors import TOO_SLOW

@@ -12,8 +12,7 @@ from polywire.hub.access import Identity
 from polywire.hub.channels import ANY, from_stars, name_problem
 from polywire.hub.client import Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub
-from polywire.hub.peer import Limits, Login, Peer, Refusal
-from polywire.hub.refusal import Refused
+from polywire.hub.peer import Limits, Login, Peer, Refusal, Refused
 from polywire.protocols.sabc import errors
 from polywire.protocols.sabc.connection import Connection, State
 from polywire.protocols.sabc.decoder import LEAST_HEAD

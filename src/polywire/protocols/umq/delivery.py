@@ -15,8 +15,8 @@ from polywire.hub.client import UNENCODABLE, Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Attached, Date, Message
 from polywire.hub.outbox import JOIN_BELOW, Outbox
+from polywire.hub.peer import Refused
 from polywire.hub.queues import Consumer, Delivery
-from polywire.hub.refusal import Refused
 from polywire.hub.routes import Subscription
 from polywire.hub.services import END, Call, Caller, CallError, Provider, service_error
 from polywire.protocols.umq.base36 import write

@@ -13,8 +13,7 @@ from polywire.hub.channels import from_stars, is_literal, name_problem
 from polywire.hub.client import Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub, is_queue
 from polywire.hub.message import Attached, FailedAttachment, Headers, HeaderValue, Message
-from polywire.hub.peer import Limits, Login, Peer, Refusal
-from polywire.hub.refusal import Refused
+from polywire.hub.peer import Limits, Login, Peer, Refusal, Refused
 from polywire.hub.services import Call as ServiceCall
 from polywire.protocols.umq.connection import Attributes, Connection, State
 from polywire.protocols.umq.delivery import (

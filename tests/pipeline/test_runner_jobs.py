@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from polywire.pipeline.errors import PipelineError
-from polywire.pipeline.jobs import arrange, closure
+from polywire.pipeline.runner import arrange, closure
 from polywire.pipeline.status import Notes
 from polywire.pipeline.table import Table
 
