@@ -46,7 +46,7 @@ def test_it_never_is_higher_than_the_terminal() -> None:
 
 
 def test_a_lost_connection_is_shown() -> None:
-    assert "away" in drawn(View("x", lambda: False))[0]
+    assert "disconnected" in drawn(View("x", lambda: False))[0]
 
 
 def test_channels_are_bounded() -> None:

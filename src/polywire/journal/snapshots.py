@@ -176,7 +176,7 @@ def state_of(folder: Path, *, to_offset: int | None = None) -> State:
         return State(base.offset, base, journal)
     lost: list[str] = []
     if journal.first_offset > base.offset:
-        lost.append(f"{_range(base.offset, journal.first_offset)} are gone, and no snapshot knows of them")
+        lost.append(f"{_range(base.offset, journal.first_offset)} are gone, and no snapshot covers them")
     held = [keys_of(PLAIN_SCHEMA.empty_table()), *map(keys_of, base.batches(KEY_SOURCES))]
     folded = waiting = 0
     for batch in journal.scan(
