@@ -29,7 +29,7 @@ def test_a_file_brings_its_tables(tmp_path: Path) -> None:
     [
         ("x = 1", "has no table: decorate a function"),
         ("1 / 0", "can't be loaded: ZeroDivisionError"),
-        (GOOD.replace("channels", "messages"), "a table 'messages' already"),
+        (GOOD.replace("channels", "messages"), "already a table 'messages'"),
     ],
 )
 def test_a_file_that_is_no_use_is_told_why(tmp_path: Path, text: str, words: str) -> None:

@@ -111,9 +111,9 @@ def test_with_little_free_it_gets_less(machine: Path) -> None:
 
 def test_too_little_memory_is_told_before_anything_starts(machine: Path) -> None:
     (machine / "meminfo").write_text("MemTotal:       16777216 kB\nMemAvailable:   204800 kB\n")
-    with pytest.raises(MemoryMissingError, match="512 MiB, but 200 MiB are available"):
+    with pytest.raises(MemoryMissingError, match="512 MiB, but only 200 MiB are available"):
         starting.driver_memory(None)
-    with pytest.raises(MemoryMissingError, match="4096 MiB, but 200 MiB are available"):
+    with pytest.raises(MemoryMissingError, match="4096 MiB, but only 200 MiB are available"):
         starting.driver_memory("4g")
 
 

@@ -443,7 +443,7 @@ class Runner:
         pause = self._backoff.pause(running.tries - 1)
         running.due = time.monotonic() + pause
         log.warning(
-            "the query %r failed: %s; it is started again in %.1f s (try %d of %d)",
+            "the query %r failed: %s; restarting it in %.1f s (attempt %d of %d)",
             name,
             failure.reason,
             pause,

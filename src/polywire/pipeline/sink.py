@@ -70,7 +70,7 @@ class Publisher:
         except NoAnswer as error:
             reason = str(error)
         where = f"batch {part.batch}, part {part.number} of {part.query}"
-        raise SinkError(f"{self._http.host} did not take {where}: {reason}", status=status)
+        raise SinkError(f"{self._http.host} did not accept {where}: {reason}", status=status)
 
     def close(self) -> None:
         """End the connection."""
