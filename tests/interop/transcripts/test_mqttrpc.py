@@ -39,7 +39,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "protocols" / "mqttrpc.md"
 CANNOT = {
     "the schema files the document includes": "which the document includes, are not part of it",
     "a streamed request without any element": "**An empty request stream** has no form",
-    "a Request with neither typeUrl, eos nor timeout": "can't be told from a Response on the shared",
+    "a Request with neither typeUrl, eos nor timeout": "can't be distinguished from a Response on the shared",
 }
 """What of the document does not work as it says, and the words for the reason on the page."""
 

@@ -148,7 +148,7 @@ def read_message(method: Method, value: bytes) -> Message:
     try:
         message.ParseFromString(value)
     except DecodeError as error:
-        raise RpcError(BAD_REQUEST.code, BAD_REQUEST.tag, f"The request is not a {method.request.__name__}.") from error
+        raise RpcError(BAD_REQUEST.code, BAD_REQUEST.tag, f"The request is no {method.request.__name__}.") from error
     return message
 
 
