@@ -1,4 +1,4 @@
-"""How long to wait before trying again: the only answer to that in this package."""
+"""The delay before a retry: the one policy for clients, HTTP requests and the pipeline."""
 
 import random
 from dataclasses import dataclass

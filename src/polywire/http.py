@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from urllib3 import HTTPConnectionPool
 
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Answers that may be another one later."""
+"""Statuses after which the same request may succeed later."""
 
 BACKOFF: Final = Backoff(first=0.1, most=5.0)
 KEPT: Final = 8
@@ -26,12 +26,12 @@ KEPT: Final = 8
 
 
 class NoAnswer(PolywireError):  # noqa: N818 - read in "except NoAnswer:"
-    """There was no answer, however often the request was sent."""
+    """The server gave no answer to any attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. ``body`` is as it was sent."""
+    """A response. ``body`` is as it came, not decompressed."""
 
     status: int
     body: bytes
@@ -39,7 +39,7 @@ class Answer:
 
     @property
     def passing(self) -> bool:
-        """Whether it may be another one later."""
+        """Whether the same request may succeed later."""
         return self.status in AGAIN
 
     def text(self, longest: int) -> str:
@@ -90,10 +90,10 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         patience: float = 0.0,
     ) -> Answer:
-        """Send a request, and again for ``patience`` seconds where a later answer may be another one.
+        """Send a request, and retry it for up to ``patience`` seconds while it may succeed later.
 
-        So it must be one that may arrive twice. The last answer is returned, whatever its status; ``NoAnswer`` is
-        raised where there was none.
+        It may arrive more than once. Returns the last answer, whatever its status, and raises ``NoAnswer`` if there
+        was none.
         """
         from urllib3.exceptions import HTTPError, ProtocolError  # noqa: PLC0415 - programs that don't use it don't pay
 
@@ -142,7 +142,7 @@ class HttpClient:
 
 
 def _reason(error: BaseException | None) -> str:
-    """What is behind an error, in as few words as there are."""
+    """The innermost cause of an error, as text."""
     cause = error
     while cause is not None:
         error, inner = cause, cause.args[-1] if cause.args else None
