@@ -1,6 +1,6 @@
 """``make bench-clients``: our clients against aiomqtt, nats-py and grpc.aio, all in the same run, side by side.
 
-Publishing: one client, bodies of 64 octets, each publish awaited, QoS 0 where there is one. aiomqtt and ours talk to
+Publishing: one client, bodies of 64 bytes, each publish awaited, QoS 0 where there is one. aiomqtt and ours talk to
 the same hub, nats-py to nats-server. Calls: one connection to a server in Python, 64 in flight and one in flight, the
 same body there and back. Import: a new interpreter. Each figure is the median of several rounds, taken in turns.
 Exits with 1 where a goal is missed.

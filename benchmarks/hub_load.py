@@ -34,7 +34,7 @@ class Reading:
         self._rest = b""
 
     def count(self, data: memoryview) -> int:
-        """How much these octets count; where frames have packet ids, acknowledge them."""
+        """How much these bytes count; where frames have packet ids, acknowledge them."""
         clients = self._clients
         if clients.mark:
             return bytes(data).count(clients.mark)
@@ -43,7 +43,7 @@ class Reading:
         return len(data)
 
     def _acknowledge(self, data: memoryview) -> None:
-        """All frames are equally long, so slices with that step are the two octets of their ids."""
+        """All frames are equally long, so slices with that step are the two bytes of their ids."""
         size, at = self._size, self._clients.number_at
         octets = self._rest + data
         frames = len(octets) // size
@@ -80,7 +80,7 @@ def read(name: str, port: int, messages: int, ready: Event, result: "multiproces
 
 
 def throughput(publisher: str, subscriber: str, ports: tuple[int, int], messages: int) -> float:
-    """Messages a second from the first write to the last octet read."""
+    """Messages a second from the first write to the last byte read."""
     messages = counted(messages)
     context = multiprocessing.get_context("spawn")
     ready, result = context.Event(), context.Queue()

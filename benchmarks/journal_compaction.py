@@ -33,7 +33,7 @@ SPACING = 7
 
 @functools.cache
 def rows() -> Any:
-    """Rows as a busy hub has them: 1000 channels, 100 clients, bodies of 64 octets."""
+    """Rows as a busy hub has them: 1000 channels, 100 clients, bodies of 64 bytes."""
     offsets = range(BATCH)
     chance = random.Random(1)  # noqa: S311 - not for secrets
     codes = pa.array([KINDS.index("publish")] * BATCH, pa.int8())

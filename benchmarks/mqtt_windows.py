@@ -48,7 +48,7 @@ class Publisher:
         self.connection.sendall(data)
 
     def acknowledged(self, octets: int) -> None:
-        """So many octets of PUBACKs have come."""
+        """So many bytes of PUBACKs have come."""
         octets += self._rest
         count, self._rest = divmod(octets, ACK_OCTETS)
         self.unacknowledged -= count

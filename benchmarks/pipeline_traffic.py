@@ -68,7 +68,7 @@ def batch(first: int, rows: int, *, node: str, begin: int, kinds: Any = MIX) -> 
 
 
 def _bodies(offsets: Any) -> Any:
-    """Bodies of 64 octets, half of them noise: measured values neither compress to nothing nor not at all."""
+    """Bodies of 64 bytes, half of them noise: measured values neither compress to nothing nor not at all."""
     rows = len(offsets)
     octets = np.full((rows, BODY), ord("0"), dtype=np.uint8)
     octets[:, : BODY // 2] = np.random.default_rng(int(offsets[0])).integers(0, 256, (rows, BODY // 2), dtype=np.uint8)

@@ -1,7 +1,7 @@
 """``make bench-wire``: ns per frame of each codec, compiled and interpreted, side by side.
 
 Each protocol's cases run in two fresh processes, one with ``POLYWIRE_PURE=1``; the best of several rounds counts. At
-the end, one large body arriving in 64 KiB chunks at growing sizes: linear cost means the same ns per octet.
+the end, one large body arriving in 64 KiB chunks at growing sizes: linear cost means the same ns per byte.
 """
 
 import argparse

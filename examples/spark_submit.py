@@ -1,4 +1,4 @@
-"""The pipeline for ``spark-submit``: what stands behind this file's name are its arguments.
+"""The pipeline for ``spark-submit``: what follows this file's name are its arguments.
 
 spark-submit --master spark://host:7077 spark_submit.py run --once --journal s3://logs/journal --lake /data/lake
 """

@@ -1,6 +1,6 @@
-"""The contract every stream codec holds, checked on any octets. Hypothesis tests and the fuzzer share it.
+"""The contract every stream codec holds, checked on any bytes. Hypothesis tests and the fuzzer share it.
 
-Any octets, cut anywhere, give the same frames or the documented error, and nothing else; an error repeats itself; what
+Any bytes, cut anywhere, give the same frames or the documented error, and nothing else; an error repeats itself; what
 is held never exceeds what arrived nor the limit; and a frame that was decoded can be encoded and decoded again.
 """
 
@@ -74,7 +74,7 @@ def check_stream(
     held: int,
     encode: Callable[[Any], bytes] | None = None,
 ) -> Outcome:
-    """Check the whole contract on ``data``, cut at ``cuts`` and at every octet. Returns the outcome."""
+    """Check the whole contract on ``data``, cut at ``cuts`` and at every byte. Returns the outcome."""
     whole = decode(make(), [data], held=held)
     assert decode(make(), pieces(data, cuts), held=held) == whole
     if len(data) <= 512:

@@ -1,6 +1,6 @@
 """A hub with sessions on it and no sockets: what is sent goes straight in, what comes out is collected.
 
-``Site().connect(...)`` gives a ``Wire`` to send octets (or messages) to one session and to see what it wrote. The loop
+``Site().connect(...)`` gives a ``Wire`` to send bytes (or messages) to one session and to see what it wrote. The loop
 and the clock are driven by hand, so nothing waits and nothing races.
 """
 

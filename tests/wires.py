@@ -1,4 +1,4 @@
-"""Plain sockets for tests against a real hub: send these octets, expect those."""
+"""Plain sockets for tests against a real hub: send these bytes, expect those."""
 
 import contextlib
 import itertools
@@ -25,7 +25,7 @@ class Plain:
         self.socket.sendall(data)
 
     def expect(self, count: int) -> bytes:
-        """Exactly so many octets."""
+        """Exactly so many bytes."""
         data = b""
         while len(data) < count:
             more = self.socket.recv(count - len(data))

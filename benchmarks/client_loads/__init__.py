@@ -2,4 +2,4 @@
 
 TOPIC = "sensors/room07/temperature"
 BODY = b'{"sensor": "room07", "celsius": 21.5, "at": 1700000000, "ok": 1}'
-"""64 octets."""
+"""64 bytes."""

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.client_loads.calling NAME serve`` serves and prints its port;
 ``… NAME PORT IN_FLIGHT CALLS`` calls, and prints calls a second and the median in microseconds. The server
-answers with what it got; gRPC is given octets and no messages of protobuf, so that it has nothing more to do.
+answers with what it got; gRPC is given bytes and no messages of protobuf, so that it has nothing more to do.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Raw-socket clients of the brokers that ``benchmarks.hub`` measures, one module per protocol.
 
 They do as little as possible, so that the broker is what is measured: a publisher writes blocks of ready-made frames,
-a subscriber counts octets (or, where frames differ in size, the octet that ends each).
+a subscriber counts bytes (or, where frames differ in size, the byte that ends each).
 """
 
 import importlib
@@ -15,9 +15,9 @@ MARKER = "marker/of/subscribers"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """How to talk to a broker. ``frame`` is a publication as sent, ``received`` how many octets arrive for it.
+    """How to talk to a broker. ``frame`` is a publication as sent, ``received`` how many bytes arrive for it.
 
-    ``mark``: an octet that each message has once, counted in place of octets. ``number_at``: where a received frame
+    ``mark``: a byte that each message has once, counted in place of bytes. ``number_at``: where a received frame
     has the packet id to be acknowledged, -1 where nothing is. ``numbered`` gives a frame the packet id of a number;
     publishers of such frames are answered.
     """
@@ -59,7 +59,7 @@ def connect(port: int) -> socket.socket:
 
 
 def read_exactly(connection: socket.socket, count: int) -> bytes:
-    """So many octets."""
+    """So many bytes."""
     data = b""
     while len(data) < count:
         more = connection.recv(count - len(data))

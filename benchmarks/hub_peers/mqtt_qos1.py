@@ -1,6 +1,6 @@
 """MQTT's raw-socket clients with QoS 1: subscribers acknowledge, the publisher waits for no acknowledgement.
 
-Packets are short enough for a remaining length of one octet, and all topics of a subscriber are equally long, so that
+Packets are short enough for a remaining length of one byte, and all topics of a subscriber are equally long, so that
 packet ids are found by counting.
 """
 

@@ -1,4 +1,4 @@
-"""sABC's raw-socket subscribers. Each pushed frame has one NUL, its last octet; their sizes differ by their ids."""
+"""sABC's raw-socket subscribers. Each pushed frame has one NUL, its last byte; their sizes differ by their ids."""
 
 import re
 import socket

@@ -26,7 +26,7 @@ def cases() -> list[Case]:
 
 
 def streaming(size: int, chunk: int) -> Case:
-    """One body of ``size`` octets, arriving in chunks."""
+    """One body of ``size`` bytes, arriving in chunks."""
     packet = encode(Publication("bulk", bytes(size)))
     parts = [packet[at : at + chunk] for at in range(0, len(packet), chunk)]
 

@@ -45,13 +45,13 @@ def _filtering(condition: Filter, messages: list[Message]) -> Callable[[], objec
 
 
 def streaming(size: int, chunk: int) -> Case:
-    """One message of ``size`` octets in frames of 1 MiB, arriving in chunks."""
+    """One message of ``size`` bytes in frames of 1 MiB, arriving in chunks."""
     octets = encode(Message(1, "bulk", bytes(size)))
     return Case("stream, continued", f"{size >> 20} MiB", 1, _streaming(octets, size, chunk))
 
 
 def streaming_whole(size: int, chunk: int) -> Case:
-    """One message of ``size`` octets in one frame, arriving in chunks."""
+    """One message of ``size`` bytes in one frame, arriving in chunks."""
     octets = b"\x08\0\x01\x04bulk\0\0" + size.to_bytes(4, "big") + bytes(size)
     return Case("stream, one frame", f"{size >> 20} MiB", 1, _streaming(octets, size, chunk))
 

@@ -53,7 +53,7 @@ def cases() -> list[Case]:
 
 
 def streaming(size: int, chunk: int) -> Case:
-    """One payload of ``size`` octets, arriving in chunks."""
+    """One payload of ``size`` bytes, arriving in chunks."""
     packet = encode(Publish("bulk", bytes(size)))
     parts = [packet[at : at + chunk] for at in range(0, len(packet), chunk)]
 

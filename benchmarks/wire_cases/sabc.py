@@ -38,7 +38,7 @@ def cases() -> list[Case]:
 
 
 def streaming(size: int, chunk: int) -> Case:
-    """One body of ``size`` octets, full of empty lines and of what nearly begins a frame, arriving in chunks."""
+    """One body of ``size`` bytes, full of empty lines and of what nearly begins a frame, arriving in chunks."""
     unit = b"x" * 200 + b"\r\n\r\n\r\n\r\nMESSAGE\r\nsession-id::NaTPOgp1QUuB6Gm5tAdcS\r\n"
     octets = encode(Message(SESSION, "1", (unit * (size // len(unit) + 1))[:size]))
     parts = [octets[at : at + chunk] for at in range(0, len(octets), chunk)]

@@ -12,7 +12,7 @@ def decoder() -> Decoder:
 
 
 def run(data: bytes) -> None:
-    """The first octet says where to cut, the rest is the stream."""
+    """The first byte says where to cut, the rest is the stream."""
     stream = data[1:]
     cut = data[0] if data else 0
     whole = check_stream(decoder, stream, [cut, 2 * cut + 1], held=LIMIT + 6 + 255, encode=encode)

@@ -60,7 +60,7 @@ def decoder(mode: int) -> Decoder:
 
 
 def run(data: bytes) -> None:
-    """The first octet says what the stream is and where to cut it, the rest is the stream."""
+    """The first byte says what the stream is and where to cut it, the rest is the stream."""
     first = data[0] if data else 0
     mode, cut = first % 3, first // 3
     whole = check_stream(lambda: decoder(mode), data[1:], [cut, 2 * cut + 1], held=HEADER + LIMIT)
@@ -116,7 +116,7 @@ def check_connection(role: Role, data: bytes) -> None:
 
 
 def check_texts(data: bytes) -> None:
-    """Lists, properties, filters and JSON made of any octets."""
+    """Lists, properties, filters and JSON made of any bytes."""
     check_json(data)
     try:
         listed = read_extensions(data)

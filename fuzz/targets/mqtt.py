@@ -97,7 +97,7 @@ def check_flows(frames: list[Frame]) -> None:
 
 
 def run(data: bytes) -> None:
-    """The first octet says where to cut and who reads, the rest is the stream."""
+    """The first byte says where to cut and who reads, the rest is the stream."""
     stream = data[1:]
     cut = data[0] if data else 0
     role = ROLES[cut % 3]

@@ -22,7 +22,7 @@ class UnreadableError(Exception):
 
 
 def number(data: bytes, at: int) -> tuple[int, int]:
-    """A varint, read the slow way: its value, and how many octets it takes."""
+    """A varint, read the slow way: its value, and how many bytes it takes."""
     octets = data[at : at + 10]
     length = next((place + 1 for place, octet in enumerate(octets) if octet < 128), 0)
     if length == 0:

@@ -143,7 +143,7 @@ def check_connection(role: Role, chunks: list[bytes]) -> None:
 
 
 def run(data: bytes) -> None:
-    """The first octet says where to cut, the rest is the stream."""
+    """The first byte says where to cut, the rest is the stream."""
     stream = data[1:]
     cut = data[0] if data else 0
     held = LIMIT + MAX_HEAD + RAW_KEPT

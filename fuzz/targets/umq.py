@@ -32,7 +32,7 @@ def decoder() -> Decoder:
 
 
 def split(data: bytes) -> list[str | bytes]:
-    """The messages in the fuzzer's octets: lines, those that begin with NUL being binary ones."""
+    """The messages in the fuzzer's bytes: lines, those that begin with NUL being binary ones."""
     return [line[1:] if line[:1] == b"\0" else line.decode(errors="ignore") for line in data.split(b"\n")]
 
 

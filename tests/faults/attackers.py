@@ -328,6 +328,29 @@ def wills_at_once(hub: HubProcess, stop: threading.Event) -> None:
 
 
 @attack
+def floods_of_input(hub: HubProcess, stop: threading.Event) -> None:
+    """500 connections send more at once than can be handled: small messages, each to a topic of its own."""
+    load = b"".join(fmqp.encode(fmqp.Publication(f"floods/{number}", b"x")) for number in range(20_000))
+    while not stop.wait(PAUSE):
+        with contextlib.ExitStack() as stack:
+            flooding = [stack.enter_context(reached(hub, "fmqp")) for _ in range(500)]
+            sent = dict.fromkeys(flooding, 0)
+            for connection in flooding:
+                connection.setblocking(False)  # noqa: FBT003 - the standard library's
+            while sent and not stop.is_set():
+                for connection in list(sent):
+                    try:
+                        sent[connection] += connection.send(load[sent[connection] :])
+                    except BlockingIOError:
+                        continue
+                    except OSError:
+                        del sent[connection]
+                        continue
+                    if sent[connection] == len(load):
+                        del sent[connection]
+
+
+@attack
 def zstd_bombs(hub: HubProcess, stop: threading.Event) -> None:
     """A small body that would take 256 MiB."""
     row = {"channel": "bomb", "body": bytes(64 << 20), "retain": False, "queue": False}

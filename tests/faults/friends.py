@@ -138,7 +138,7 @@ class Friend(ABC):
 
     @abstractmethod
     def push(self, topic: str, body: bytes) -> bytes:
-        """The octets (or the message) that publish without waiting for anything."""
+        """The bytes (or the message) that publish without waiting for anything."""
 
     @abstractmethod
     def read(self) -> None:

@@ -17,7 +17,7 @@ def whole(data: bytes) -> Iterator[bytes]:
 
 
 def octets(data: bytes) -> Iterator[bytes]:
-    """Every octet by itself."""
+    """Every byte by itself."""
     for at in range(len(data)):
         yield data[at : at + 1]
 
@@ -37,7 +37,7 @@ def random_cuts(seed: int) -> Cut:
 
 
 class Proxy:
-    """Listens on ``port`` and goes on to ``target``. After ``most`` octets of one direction both sides are cut off."""
+    """Listens on ``port`` and goes on to ``target``. After ``most`` bytes of one direction both sides are cut off."""
 
     def __init__(self, target: int, cut: Cut = whole, *, delay: float = 0.0, most: int | None = None) -> None:
         self._target = target

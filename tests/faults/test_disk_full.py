@@ -22,7 +22,7 @@ ACKNOWLEDGING = ["mqtt", "umq", "sabc", "micromsg"]
 FAILED = "polywire_journal_failed"
 UNRECORDED = "polywire_journal_unrecorded_total"
 BODY = 8192
-"""Random octets in a message: more than may be left over in the last page of a file."""
+"""Random bytes in a message: more than may be left over in the last page of a file."""
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -160,7 +160,7 @@ def _update(frame: Frame) -> TopicUpdate | None:
 
 
 def _whole(body: Body, attachments: tuple[bytes, ...]) -> tuple[bytes, tuple[bytes, ...]]:
-    """The body's octets, and the attachments that are not the body."""
+    """The body's bytes, and the attachments that are not the body."""
     return (attachments[0], attachments[1:]) if body.data is None else (body.data, attachments)
 
 

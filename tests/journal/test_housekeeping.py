@@ -499,7 +499,7 @@ class Piece:
 
 
 def pieces(count: int = 5) -> list[Piece]:
-    """Segments of 100 rows and 1000 octets, an hour each; the last one is active and ends now."""
+    """Segments of 100 rows and 1000 bytes, an hour each; the last one is active and ends now."""
     return [
         Piece(n * 100, (n + 1) * 100, 1000, NOW - timedelta(hours=count - 1 - n), closed=n < count - 1)
         for n in range(count)

@@ -28,7 +28,7 @@ def merged(parts: DataFrame) -> DataFrame:
 
 @table(columns=("ts", "channel", "size"), merge=merged)
 def octets(rows: DataFrame) -> DataFrame:
-    """Octets of each channel and day."""
+    """Bytes of each channel and day."""
     days = rows.withColumn("day", rows["ts"].cast("date"))
     return days.groupBy("channel", "day").sum("size").toDF("channel", "day", "octets")
 

@@ -4,7 +4,7 @@ import argon2
 
 
 class CountingHasher:
-    """Argon2 with the smallest parameters; remembers every hash it was asked to check, and against how many octets."""
+    """Argon2 with the smallest parameters; remembers every hash it was asked to check, and against how many bytes."""
 
     def __init__(self, *, time_cost: int = 1) -> None:
         self._hasher = argon2.PasswordHasher(time_cost=time_cost, memory_cost=8, parallelism=1)

@@ -21,10 +21,10 @@ from jwt.algorithms import ECAlgorithm
 
 from polywire.hub.access import Identity
 from polywire.security import tokens as tokens_module
+from polywire.security.credentials import TokenError
 from polywire.security.tokens import (
     ALGORITHMS,
     MAX_TOKEN,
-    TokenError,
     TokenKey,
     TokenKeyError,
     Tokens,

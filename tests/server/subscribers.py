@@ -16,13 +16,13 @@ from tests.web import Web, open_web
 from tests.wires import Plain, connected
 
 Heard = list[bytes | str]
-"""Octets in one piece, or messages and the code of the close."""
+"""Bytes in one piece, or messages and the code of the close."""
 
 SUBPROTOCOLS = {"umq": "umq", "mqtt_ws": "mqtt", "sabc_ws": "sabc"}
 
 
 class Line:
-    """A connection, by TCP or WebSocket, on which octets or messages are sent and expected."""
+    """A connection, by TCP or WebSocket, on which bytes or messages are sent and expected."""
 
     def __init__(self, connection: socket.socket | Web) -> None:
         self._socket = Plain(connection) if isinstance(connection, socket.socket) else None
@@ -43,7 +43,7 @@ class Line:
             assert self._socket.expect(len(wanted)) == wanted
 
     def until(self, end: bytes) -> bytes:
-        """Everything up to the octets that end it; on a WebSocket, one message."""
+        """Everything up to the bytes that end it; on a WebSocket, one message."""
         if self._web is not None:
             message = self._web.recv()
             return message.encode() if isinstance(message, str) else message
@@ -54,7 +54,7 @@ class Line:
         return data
 
     def octet(self) -> bytes:
-        """One octet of a stream."""
+        """One byte of a stream."""
         assert self._socket is not None
         return self._socket.expect(1)
 

@@ -77,7 +77,7 @@ def farewell(listener: str, session: str) -> Heard:
 
 
 def joined(first: Heard, second: Heard) -> Heard:
-    """Both, where octets have no seam between them."""
+    """Both, where bytes have no seam between them."""
     if isinstance(first[-1], bytes) and isinstance(second[0], bytes):
         return [*first[:-1], first[-1] + second[0], *second[1:]]
     return [*first, *second]

@@ -39,13 +39,15 @@ class HandLoop:
 class Transport:
     """As much of a transport as an endpoint needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "192.0.2.1") -> None:
+        self.host = host
         self.written = b""
         self.closing = False
         self.ended = False
+        self.is_read = True
 
     def get_extra_info(self, name: str) -> object:
-        return ("192.0.2.1", 5000) if name == "peername" else None
+        return (self.host, 5000) if name == "peername" else None
 
     def set_write_buffer_limits(self, high: int) -> None:
         """Any will do."""
@@ -71,10 +73,10 @@ class Transport:
         self.ended = True
 
     def pause_reading(self) -> None:
-        """Nothing comes anyway."""
+        self.is_read = False
 
     def resume_reading(self) -> None:
-        """The same."""
+        self.is_read = True
 
     def close(self) -> None:
         self.closing = True
@@ -218,6 +220,54 @@ def test_a_peer_that_is_not_read_is_not_silent(stand: Stand) -> None:
     assert talk.client.counters.faults == {"idle-time": 1}
 
 
+def held_back(stand: Stand, host: str, size: int) -> tuple[Endpoint, Transport]:
+    """A connection whose input waits for its turn."""
+    stand.transport = Transport(host)
+    endpoint, talk = stand.connect()
+    talk.on_received = lambda: stand.clock.advance(ALONE / SECOND)
+    endpoint.deliver(b"takes long")
+    endpoint.deliver(bytes(size))
+    return endpoint, stand.transport
+
+
+def connected(stand: Stand, host: str) -> Transport:
+    """The transport of a connection that sends nothing."""
+    stand.transport = Transport(host)
+    stand.connect()
+    return stand.transport
+
+
+def test_a_host_that_fills_the_backlog_is_not_read_until_it_is_handled(
+    stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand.gate.backlog.most = 100
+    _, first = held_back(stand, "192.0.2.1", 80)
+    idle = connected(stand, "192.0.2.1")
+    _, elsewhere = held_back(stand, "192.0.2.2", 10)
+    assert idle.is_read
+    _, second = held_back(stand, "192.0.2.1", 20)
+    late = connected(stand, "192.0.2.1")
+    theirs = (first, idle, second, late)
+    assert not any(each.is_read for each in theirs)
+    assert "192.0.2.1 is not read for now: 100 bytes of its 3 connections" in caplog.text
+    assert connected(stand, "192.0.2.3").is_read  # others need not wait
+    for _ in range(10):
+        stand.loop.turn()
+    assert stand.gate.backlog.size == 0
+    assert all(each.is_read for each in (*theirs, elsewhere))
+
+
+def test_what_a_lost_connection_has_sent_is_no_longer_in_the_backlog(stand: Stand) -> None:
+    stand.gate.backlog.most = 10
+    endpoint, _ = held_back(stand, "192.0.2.1", 80)
+    waiting = connected(stand, "192.0.2.1")
+    assert not waiting.is_read
+    endpoint.closed()
+    stand.loop.turn()
+    assert stand.gate.backlog.size == 0
+    assert waiting.is_read
+
+
 def test_who_has_used_the_turn_up_waits_for_the_next(stand: Stand) -> None:
     endpoint, talk = stand.connect()
     talk.on_received = lambda: stand.clock.advance(ALONE / SECOND)
@@ -251,7 +301,8 @@ def test_a_long_stream_is_handled_slice_by_slice_in_turns(stand: Stand) -> None:
         endpoint.deliver(bytes(3 * SLICE))
     while not all(sum(map(len, talk.told)) == 3 * SLICE for _, talk in ends):  # type: ignore[arg-type] # all are bytes
         stand.loop.turn()
-    assert order[:6] == ["a", "b", "a", "b", "a", "b"]
+    # The first slice is handled at once; then their host, which they share, has had its share.
+    assert order[:5] == ["a", "a", "b", "a", "b"]
 
 
 def test_a_connection_that_has_ended_is_freed_at_once(stand: Stand) -> None:

@@ -11,7 +11,7 @@ import pytest
 from polywire.hub.client import Client
 from polywire.hub.message import Message
 from polywire.hub.peer import Refused
-from polywire.hub.work import TURN, Turns, Work
+from polywire.hub.work import QUIET, TURN, Turns, Work
 from polywire.journal import open as open_journal
 from polywire.journal.format import values
 from polywire.server import journal as module
@@ -320,7 +320,7 @@ def test_who_sends_much_and_then_everybody_waits_while_too_much_is_to_be_written
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, everybody: bool
 ) -> None:
     monkeypatch.setattr(module, "MAX_PENDING", 10_000 if everybody else 40_000)
-    monkeypatch.setattr(module, "MAX_PENDING_HEAVY", 10_000)
+    monkeypatch.setattr(module, "MAX_PENDING_WAITED", 10_000)
 
     async def work() -> None:
         house = House(tmp_path)
@@ -344,9 +344,29 @@ def test_who_sends_much_and_then_everybody_waits_while_too_much_is_to_be_written
     run(work())
 
 
+@pytest.mark.parametrize("light", [False, True])
+def test_who_sends_much_waits_for_the_disk_earlier_while_others_are_active(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, light: bool
+) -> None:
+    monkeypatch.setattr(module, "MAX_PENDING_HEAVY", 10_000)
+
+    async def work() -> None:
+        house = House(tmp_path)
+        await house.settled()
+        connection = Connection()
+        house.turns.light.at = house.hub.monotonic() if light else -QUIET
+        house.publish(bytes(20_000))
+        house.journaling.hold_if_full(connection)
+        assert [house.turns.paused, connection.reading()] == [light, True]
+        await house.until(lambda: not house.turns.paused)
+        await house.journaling.close()
+
+    run(work())
+
+
 def test_those_who_are_held_are_read_again_when_the_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PENDING", 10_000)
-    monkeypatch.setattr(module, "MAX_PENDING_HEAVY", 2_000)
+    monkeypatch.setattr(module, "MAX_PENDING_WAITED", 2_000)
 
     async def work() -> None:
         house = House(tmp_path)

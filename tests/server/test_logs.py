@@ -4,12 +4,17 @@ import json
 import logging
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from polywire.hub.access import ANONYMOUS
+from polywire.hub.client import Client
+from polywire.hub.peer import Refused
 from polywire.protocols.mqtt import Connack, Connect, Publish, encode
 from polywire.security.users import make_user, put_user
-from polywire.server.logs import MOST_KEYS, SECONDS, JsonFormatter, Seldom, SeldomEach
+from polywire.server.logs import APART, MOST_KEYS, SECONDS, JsonFormatter, Refusals, Seldom, SeldomEach
 from tests.hub_process import LISTEN, HubProcess, running_hub
 from tests.wires import Plain, connected
 
@@ -53,6 +58,23 @@ def test_denied_publications_are_logged_once_in_a_while_for_each_client(tmp_path
     }
     assert first["address"].startswith("127.0.0.1:")
     assert first["message"] == f"'meter' from {first['address']} over mqtt may not publish 'forbidden/a'"
+
+
+def test_a_client_that_connects_again_and_again_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals(logging.getLogger("polywire.test"), lambda: 0.0)
+    for host in ("192.0.2.1", "192.0.2.2"):
+        for number in range(10 * APART):
+            client = SimpleNamespace(
+                identity=ANONYMOUS,
+                counters=SimpleNamespace(protocol="mqtt"),
+                name="meter",
+                address=f"{host}:{number}",
+                number=number,
+            )
+            refusals.refused(cast("Client", client), "publish", "a", Refused.FORBIDDEN)
+    assert [message.split(" over ")[0] for message in caplog.messages] == [
+        f"'meter' from {host}:{number}" for host in ("192.0.2.1", "192.0.2.2") for number in range(APART + 1)
+    ]
 
 
 def test_failed_logins_are_logged_with_who_and_from_where(tmp_path: Path) -> None:

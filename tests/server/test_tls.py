@@ -1,4 +1,4 @@
-"""TLS handshakes: however their octets are cut and joined, how many there may be, and how long they may take."""
+"""TLS handshakes: however their bytes are cut and joined, how many there may be, and how long they may take."""
 
 import contextlib
 import signal
@@ -30,7 +30,7 @@ def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HubPro
 
 
 class Cut:
-    """A TLS client whose octets go out when told, in pieces of a size."""
+    """A TLS client whose bytes go out when told, in pieces of a size."""
 
     def __init__(self, connection: socket.socket, trust: ssl.SSLContext, piece: int) -> None:
         self._socket = connection
@@ -62,7 +62,7 @@ class Cut:
         self._incoming.write(data)
 
     def read(self, count: int) -> bytes:
-        """So many octets of what the hub says."""
+        """So many bytes of what the hub says."""
         data = b""
         while len(data) < count:
             try:

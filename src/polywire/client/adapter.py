@@ -60,7 +60,7 @@ class Settings:
     """How to be connected, beside where.
 
     ``connect_time``: seconds for one attempt. ``backoff``: how to come back, None to end with the connection.
-    ``buffer``: octets kept while away. ``client_id`` and ``qos`` are for the protocols that have them.
+    ``buffer``: bytes kept while away. ``client_id`` and ``qos`` are for the protocols that have them.
     """
 
     tls: ssl.SSLContext | None = None
@@ -117,7 +117,7 @@ class Adapter:
         raise NotImplementedError
 
     def publish(self, _channel: str, _body: bytes, _options: Options, /) -> Receipt:
-        """Publish to a topic. A plain call: the octets are under way, or kept, when it returns."""
+        """Publish to a topic. A plain call: the bytes are in flight, or kept, when it returns."""
         raise unsupported("publish", self.protocol)
 
     async def subscribe(self, _pattern: str, _limit: int, /) -> Source[Message]:

@@ -183,7 +183,7 @@ def _socket(rest: str) -> str:
     if not path or path.startswith("//"):
         raise AddressError("the path of the Unix socket is missing, such as in fmqp+unix:/run/fmqp.sock", part="path")
     if len(path.encode()) > LONGEST_UNIX_PATH:
-        raise AddressError(f"the path of the Unix socket has more than {LONGEST_UNIX_PATH} octets", part="path")
+        raise AddressError(f"the path of the Unix socket has more than {LONGEST_UNIX_PATH} bytes", part="path")
     return path
 
 

@@ -32,7 +32,7 @@ log = logging.getLogger("polywire.client")
 Item = TypeVar("Item")
 
 CALL_TIME: Final = 30.0
-"""Seconds a call may take unless told otherwise."""
+"""Seconds a call may take by default."""
 
 TOO_LATE: Final = (408, 503, 504)
 """The codes with which a hub says that no answer came in time; UMQ has only one for all that may work later."""
@@ -197,8 +197,9 @@ class Bus:
         for instance. That is also how a fast publisher waits for a slow connection; one that never awaits gets
         ``BufferFull`` in the end, and a warning in the log for each message that failed.
         """
-        data = _checked(body, self._max_size)
-        if headers is None and content_type is None and not retain and not isinstance(body, JsonBody):
+        is_bytes = type(body) is bytes  # as nearly always: no function need be called
+        data = body if type(body) is bytes and self._max_size is None else _checked(body, self._max_size)
+        if headers is None and content_type is None and not retain and (is_bytes or not isinstance(body, JsonBody)):
             receipt = self._adapter.publish(channel, data, PLAIN)
         else:
             options = _options(self._adapter.protocol, body, headers, content_type, retain=retain)
@@ -228,7 +229,7 @@ class Bus:
         method: str,
         body: Body = b"",
         *,
-        timeout: float = CALL_TIME,  # noqa: ASYNC109 - the peer is told of it
+        timeout: float = CALL_TIME,  # noqa: ASYNC109 - the peer gets it too
         headers: Mapping[str, Header] | None = None,
         content_type: str | None = None,
     ) -> Message:

@@ -100,10 +100,10 @@ class Closed(Unfinished):
 
 
 class BufferFull(Unfinished):
-    """Nothing more is kept: ``held`` octets wait to be sent, and ``limit`` is the most. Await what was published."""
+    """Nothing more is kept: ``held`` bytes wait to be sent, and ``limit`` is the most. Await what was published."""
 
     def __init__(self, held: int, limit: int) -> None:
-        super().__init__(f"{held} octets wait to be sent, and no more than {limit} may", sent=False)
+        super().__init__(f"{held} bytes wait to be sent, and no more than {limit} may", sent=False)
         self.held = held
         self.limit = limit
 

@@ -22,7 +22,7 @@ LIMIT: Final = 1000
 """Messages an inbox holds before its connection is no longer read."""
 
 OCTETS: Final = 32 * 1024 * 1024
-"""Octets it holds before that, however few messages they are."""
+"""Bytes it holds before that, however few messages they are."""
 
 BEYOND: Final = 16
 """How many times that it may hold while a reply is awaited."""
@@ -36,8 +36,8 @@ log = logging.getLogger("polywire.client")
 class Intake:
     """Decides whether a connection is read: not while an inbox is full.
 
-    ``owed`` tells whether a reply is awaited. Whoever begins to wait for one while an inbox is ``strained`` has it
-    decided anew.
+    ``owed`` tells whether a reply is awaited. A task that begins to wait for one while an inbox is ``strained`` has
+    it decided again.
     """
 
     def __init__(self, owed: Callable[[], bool] = lambda: False) -> None:
@@ -149,7 +149,7 @@ class Inbox(Generic[Item]):
         return beyond and not self._over
 
     def put(self, item: Item, octets: int = 0) -> None:
-        """One more, of so many octets."""
+        """One more, of so many bytes."""
         if self._over:
             return
         self._items.append(item)
@@ -157,7 +157,7 @@ class Inbox(Generic[Item]):
         self._came()
 
     def extend(self, items: Iterable[Item], octets: int = 0) -> None:
-        """Several more, of so many octets in all."""
+        """Several more, of so many bytes in all."""
         if self._over:
             return
         self._items.extend(items)
@@ -216,7 +216,7 @@ class Inbox(Generic[Item]):
                 await self._waiter
             finally:
                 self._waiter = None
-        # The octets are those of all; each counts as an average one, which comes to the same in the end.
+        # The bytes are those of all; each counts as an average one, which comes to the same in the end.
         self._octets -= self._octets // len(self._items)
         item = self._items.popleft()
         if self._marked:

@@ -1,4 +1,4 @@
-"""One live connection, as a client or a server without a hub sees it: octets or messages, both ways.
+"""One live connection, as a client or a server without a hub sees it: bytes or messages, both ways.
 
 A ``Link`` collects what is written and passes it on once per turn of the event loop, so that a thousand small messages
 cost one call of the system. What it could not pass on when the connection ended is in ``leftover``: whole pieces, as
@@ -14,20 +14,20 @@ from polywire.client.errors import ConnectionLost
 from polywire.errors import PolywireError
 
 BATCH: Final = 64 * 1024
-"""Octets of one turn after which whoever waits for room lets the event loop run."""
+"""Bytes of one turn after which a task that waits for room lets the event loop run."""
 
 HIGH_WATER: Final = 256 * 1024
-"""Octets the transport may hold before the link is full."""
+"""Bytes the transport may hold before the link is full."""
 
 CLOSE_TIME: Final = 2.0
-"""Seconds the peer has to take the last octets and close, too."""
+"""Seconds the peer has to take the last bytes and close, too."""
 
 
 class Receiver(Protocol):
-    """Whoever owns a link, as the link sees it."""
+    """The owner of a link, as the link sees it."""
 
     def received(self, data: bytes, text: bool, /) -> None:
-        """Octets of a stream, cut anywhere; on a WebSocket one whole message, ``text`` if it is one (UTF-8).
+        """Bytes of a stream, cut anywhere; on a WebSocket one whole message, ``text`` if it is one (UTF-8).
 
         A ``PolywireError`` raised here ends the connection, once what has been written is sent, and goes to ``lost``.
         """
@@ -70,7 +70,7 @@ class Link:
         self.peer_says_too_large = False
         """Whether the peer closed it for that reason."""
         self.passed = 0
-        """How many octets were passed on so far."""
+        """How many bytes were passed on so far."""
         self.heard = 0
         """How often something came so far."""
 
@@ -81,7 +81,7 @@ class Link:
 
     @property
     def held(self) -> int:
-        """How many octets were written and not yet passed on."""
+        """How many bytes were written and not yet passed on."""
         return self._size
 
     @property
@@ -90,7 +90,7 @@ class Link:
         return self.heard + self.passed
 
     def adopt(self) -> None:
-        """The receiver has the link now, and is told of its end. Raises ``ConnectionLost`` where that has been."""
+        """The receiver has the link now, and is notified of its end. Raises ``ConnectionLost`` where that has been."""
         self._adopted = True
         if not self.is_open:
             raise ConnectionLost("the peer closed the connection at once") from self._error
@@ -100,7 +100,7 @@ class Link:
         return None if self._transport is None else self._transport.get_extra_info(name)
 
     def write(self, data: bytes) -> None:
-        """Send octets with this turn's others. On an ended connection they are ``leftover``."""
+        """Send bytes with this turn's others. On an ended connection they are ``leftover``."""
         if self._transport is None:
             self.leftover.append(data)
             return
@@ -231,7 +231,7 @@ class Link:
         if self.on_end is not None:
             self.on_end(self)
         receiver, self._receiver = self._receiver, None
-        # One that ends before whoever dials has it is a failure to connect, and not told a second time.
+        # One that ends before its dialer has it is a failure to connect, and not reported a second time.
         if receiver is not None and self._adopted:
             receiver.lost(self._error)
 
@@ -263,7 +263,7 @@ class StreamLink(Link, asyncio.Protocol):
             self._receiver = self._accept(self)
 
     def data_received(self, data: bytes) -> None:
-        """Octets from the peer."""
+        """Bytes from the peer."""
         self.heard += 1
         self._deliver(data, text=False)
 

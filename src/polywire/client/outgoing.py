@@ -139,7 +139,8 @@ class Outgoing(Generic[What]):
         self._first = min(first, window)
         self._allowed = 0
         self._carrier: Carrier[What] | None = None
-        self._waiting: collections.deque[Entry[What]] = collections.deque()
+        # In order, and any of them can be taken out at once.
+        self._waiting: collections.OrderedDict[Entry[What], None] = collections.OrderedDict()
         self._in_flight: dict[Entry[What], None] = {}
         self._accepted: set[Entry[What]] = set()
         self._alone = False  # one is in flight that must be alone
@@ -176,7 +177,7 @@ class Outgoing(Generic[What]):
         else:
             self.clear = False
             self.octets += entry.octets
-            self._waiting.append(entry)
+            self._waiting[entry] = None
         return entry.receipt
 
     def put_back(self, pieces: Iterable[tuple[What, int]]) -> None:
@@ -212,19 +213,21 @@ class Outgoing(Generic[What]):
             return
         self._pumping = True
         try:
-            while self._waiting and not self._alone and (self._waiting[0].sent or not again):
-                entry, carrier = self._waiting[0], self._carrier
+            while self._waiting and not self._alone:
+                entry, carrier = next(iter(self._waiting)), self._carrier
+                if again and not entry.sent:
+                    break
                 if carrier is None or len(self._in_flight) >= self._allowed or not carrier.room(entry.what):
                     break
                 if entry.doubt is not None and entry.doubt.suspect:
                     if not self._may_send_alone(entry.doubt):
                         break
                     self._alone = True
-                self._waiting.popleft()
+                del self._waiting[entry]
                 self.octets -= entry.octets
                 try:
                     self._send(entry, carrier)
-                except Exception as error:  # noqa: BLE001 - it can't be sent on this connection; its publisher is told
+                except Exception as error:  # noqa: BLE001 - it can't be sent on this connection; its publisher is notified
                     entry.receipt.fail(error)
         finally:
             self._pumping = False
@@ -259,7 +262,7 @@ class Outgoing(Generic[What]):
     def withdraw(self, entry: Entry[What]) -> None:
         """A message is not to be sent any more."""
         if entry in self._waiting:
-            self._waiting.remove(entry)
+            del self._waiting[entry]
             self.octets -= entry.octets
             self._tell()
 
@@ -313,7 +316,9 @@ class Outgoing(Generic[What]):
             self._allowed += 1
 
     def _put_back(self, entries: Sequence[Entry[What]]) -> None:
-        self._waiting.extendleft(reversed(entries))
+        for entry in reversed(entries):
+            self._waiting[entry] = None
+            self._waiting.move_to_end(entry, last=False)
         self.octets += sum(entry.octets for entry in entries)
 
     def _blame(self, lost: ConnectionLost, in_flight: Sequence[Entry[What]]) -> Entry[What] | None:

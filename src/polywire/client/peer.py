@@ -23,10 +23,10 @@ LOOKS: Final = 4
 """How often it looks in the time it is given: a silence is noticed that much late at the most."""
 
 DRAIN_TIME: Final = 10.0
-"""Seconds that what is under way has when the server is closed."""
+"""Seconds that requests in flight have when the server is closed."""
 
 CONNECTIONS: Final = 1000
-"""Connections a server has at once, unless told otherwise."""
+"""Connections a server has at once by default."""
 
 log = logging.getLogger("polywire.client")
 
@@ -206,7 +206,7 @@ class Served(Receiver, Protocol):
         """Wait for the end of the connection."""
 
     async def drain(self) -> None:
-        """Take nothing new, and wait until what is under way is done."""
+        """Take nothing new, and wait until what is in flight is done."""
 
     def goodbye(self) -> None:
         """Last words, then close: the server goes away, or can't go on with it."""
@@ -256,7 +256,7 @@ class Server(Generic[P]):
         )
 
     async def close(self) -> None:
-        """Let nobody in, let what is under way be done, say goodbye to all, and close."""
+        """Let nobody in, let what is in flight be done, say goodbye to all, and close."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
@@ -265,7 +265,7 @@ class Server(Generic[P]):
             async with asyncio.timeout(self._bounds.drain_time):
                 await asyncio.gather(*[peer.drain() for peer in self.peers])
         except TimeoutError:
-            log.warning("%s: something was still under way when it was closed", listener.address)
+            log.warning("%s: something was still in flight when it was closed", listener.address)
         finally:
             for peer in self.peers:
                 peer.goodbye()

@@ -63,7 +63,7 @@ class Callbacks:
 class Keeper:
     """Opens a connection, and opens it again whenever it is lost.
 
-    ``open_`` makes one attempt. ``on_give_up`` is told when there will be no further one: the peer refused for good,
+    ``open_`` makes one attempt. ``on_give_up`` is called when there will be no further one: the peer refused for good,
     the time is up, or ``backoff`` is None. ``on_disconnect`` and ``on_reconnect`` are the program's.
     """
 

@@ -1,4 +1,4 @@
-"""TLS contexts for clients and for the servers that need no hub: safe unless told otherwise."""
+"""TLS contexts for clients and for the servers that need no hub: safe by default."""
 
 import ssl
 from pathlib import Path

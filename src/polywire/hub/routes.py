@@ -31,6 +31,11 @@ SHAPES: Final = 4
 SHAPE_AFTER: Final = 8
 """Misses before another shape is made: making one costs more than a miss."""
 
+FEW_NAMES: Final = 64
+LONG_NAME: Final = 60
+ANY_LENGTH: Final = (1 << (LONG_NAME + 1)) - 1
+"""A shape knows the lengths of up to so many names of a level, as a set of bits; all from ``LONG_NAME`` on are one."""
+
 SLASH: Final = 0x2F
 DOLLAR: Final = 0x24
 
@@ -317,6 +322,7 @@ class Shape:
         self.route: Final = route
         self._parts: Final = parts
         self._named: Final = named
+        self._lengths: Final = [_lengths(each) for each in named]
 
     def fits(self, topic: bytes) -> bool:
         """Whether the route of this topic is the shape's."""
@@ -337,13 +343,25 @@ class Shape:
             start = pos
             while pos < end and topic[pos] != SLASH:
                 pos += 1
-            named = self._named[index]
-            if named:
+            lengths: i64 = self._lengths[index]
+            if (lengths >> min(pos - start, LONG_NAME)) & 1 != 0:
                 level = topic[start:pos].decode()
-                for names in named:
+                for names in self._named[index]:
                     if level in names:
                         return False
             index += 1
+
+
+def _lengths(named: list[dict[str, Node]]) -> i64:
+    """The lengths in bytes that these names have."""
+    found: i64 = 0
+    for names in named:
+        if len(names) > FEW_NAMES:
+            return ANY_LENGTH
+        for name in names:
+            length: i64 = len(name.encode())
+            found |= i64(1) << min(length, LONG_NAME)
+    return found
 
 
 def _same(topic: bytes, pos: i64, part: bytes, length: i64) -> bool:

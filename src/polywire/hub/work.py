@@ -26,7 +26,7 @@ ALONE: Final = 20_000_000
 ``ALONE`` is for times when only busy connections are there: nobody is kept waiting then, and longer slices cost less.
 """
 
-QUIET: Final = 50_000_000
+QUIET: Final = 20_000_000
 """Nanoseconds without a light client until busy ones count as alone."""
 
 NOTICED: Final = 500_000

@@ -94,6 +94,7 @@ class StateRecorder:
         self.columns = Columns(first)
         self.full: list[Columns] = []
         self.octets: i64 = 0  # of those
+        self._taken: i64 = first  # the offset behind the last row that was taken
         self.failed = False
         self.unrecorded: i64 = 0
         self._clock: Final = clock
@@ -108,6 +109,7 @@ class StateRecorder:
         taken = self.full
         self.full = []
         self.octets = 0
+        self._taken = self.columns.first
         self._told = False
         return taken
 
@@ -145,6 +147,10 @@ class StateRecorder:
         """Let the next row begin a batch of its own, unless it is to be safe together with those before it."""
         if not self._together:
             self.rotate()
+
+    def rows(self) -> int:
+        """How many rows wait to be taken."""
+        return int(self.columns.first + self.columns.rows - self._taken)
 
     def pending(self) -> int:
         """About how many bytes wait to be taken."""

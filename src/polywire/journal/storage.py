@@ -122,7 +122,7 @@ class JournalServer:
         return hash(self.url)
 
     def files(self) -> dict[str, int]:
-        """The files by name, each with its octets."""
+        """The files by name, each with its bytes."""
         body = self._get("").body
         try:
             return {str(each["name"]): int(each["octets"]) for each in json.loads(body)["files"]}
@@ -137,7 +137,7 @@ class JournalServer:
         return answer.body if answer.status == HTTPStatus.PARTIAL_CONTENT else answer.body[start : start + length]
 
     def size(self, name: str) -> int:
-        """The octets of a file that may be read by now."""
+        """The bytes of a file that may be read by now."""
         return int(self._get(name, method="HEAD").headers["content-length"])
 
     def _get(self, name: str, headers: Mapping[str, str] | None = None, *, method: str = "GET") -> Answer:

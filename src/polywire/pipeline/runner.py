@@ -218,7 +218,7 @@ def told(write: Callable[[DataFrame, int], None], failures: list[Failure]) -> Ca
     def written(batch: DataFrame, batch_id: int) -> None:
         try:
             write(batch, batch_id)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
             failures.append(failure_of(error))
             raise PipelineError(failures[-1].reason) from None
 

@@ -11,12 +11,21 @@ import math
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from polywire.errors import PolywireError
-from polywire.security.credentials import ANONYMOUS, CertificateError, CertificateNames, Credentials, Identity
-from polywire.security.tokens import TokenError, Tokens
+from polywire.security.credentials import (
+    ANONYMOUS,
+    CertificateError,
+    CertificateNames,
+    Credentials,
+    Identity,
+    TokenError,
+)
 from polywire.security.users import NO_PASSWORD, Users
+
+if TYPE_CHECKING:
+    from polywire.security.tokens import Tokens
 
 
 @dataclass(slots=True)
@@ -132,7 +141,7 @@ class Authenticator:
         self,
         *,
         users: Users | None = None,
-        tokens: Tokens | None = None,
+        tokens: "Tokens | None" = None,
         certificates: CertificateNames | None = None,
         anonymous: bool = False,
         throttle: Throttle | None = None,

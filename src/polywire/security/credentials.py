@@ -146,6 +146,14 @@ SOURCES: Final = {"cn": "", "dns": "DNS", "email": "email", "uri": "URI"}
 """Where the name can be: the subject's common name, or one kind of subject alternative name."""
 
 
+class TokenError(PolywireError):
+    """An invalid token. ``reason`` says why, for the log only; it is not sent to clients."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class CertificateError(PolywireError):
     """A certificate without a usable name. ``reason`` says why."""
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from polywire.errors import PolywireError
-from polywire.security.credentials import Identity, group_name_problem, name_problem
+from polywire.security.credentials import Identity, TokenError, group_name_problem, name_problem
 
 SECRET_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
 RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512")
@@ -180,14 +180,6 @@ def check_secret(secret: bytes, algorithms: tuple[str, ...]) -> None:
 MAX_TOKEN: Final = 8192
 """In characters; a longer token is refused before anything is decoded."""
 MAX_GROUPS: Final = 256
-
-
-class TokenError(PolywireError):
-    """An invalid token. ``reason`` says why, for the log only; it is not sent to clients."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Tokens:

@@ -20,13 +20,13 @@ from polywire.hub.client import Client
 from polywire.hub.outbox import Outbox
 from polywire.hub.peer import GoesOn, HoldsUnfinished, Limits, Login, Refusal, SaysTooBig, Session
 from polywire.hub.work import DONE, TURN, Turns
-from polywire.server.gate import Gate
+from polywire.server.gate import Gate, Host
 
 HIGH_WATER: Final = 256 * 1024
-"""How many octets a transport may hold before the outbox keeps the rest."""
+"""How many bytes a transport may hold before the outbox keeps the rest."""
 
 CLOSE_TIME: Final = 2.0
-"""Seconds a peer has to take its last octets once its connection is being closed."""
+"""Seconds a peer has to take its last bytes once its connection is being closed."""
 
 SMALL: Final = 4 * 1024
 """Bytes of unfinished messages of one connection that are not counted."""
@@ -46,6 +46,9 @@ PATIENCE: Final = 8
 SHARE: Final = 1_000_000
 WINDOW: Final = 0.05
 """A connection that has taken so many nanoseconds, within so many seconds, is busy: it waits for its turn."""
+
+HOST_SHARE: Final = 4 * SHARE
+"""The same for all connections from one host: then each of them waits for its turn with more than a slice."""
 
 LONG_READ: Final = 250_000
 """Nanoseconds that a single read may take before the rest of it waits for its turn: of those who just came, too."""
@@ -83,6 +86,7 @@ class Endpoint:
         self._partial = 0  # bytes of an unfinished message that the transport holds
         self._counted = 0  # bytes that the gate knows of
         self._held: deque[bytes | str] | None = None
+        self._held_size = 0
         self._last = b""
         self._last_too_big = b""
         self._pauses = 0
@@ -95,7 +99,7 @@ class Endpoint:
         self._window = 0.0  # when the time began that is counted
         self._used = 0  # nanoseconds that what the peer sent has taken since then
         self._used_before = 0  # the same in the time before it
-        self._host = ""
+        self._host = Host("")
         self.is_stream = False  # what it carries can be cut anywhere
         self.is_established = False
         self.active = 0.0
@@ -140,8 +144,8 @@ class Endpoint:
         peer = transport.get_extra_info("peername")
         inet = isinstance(peer, tuple) and len(peer) > 1
         address = f"{peer[0]}:{peer[1]}" if inet else "unix"
-        self._host = str(peer[0]) if inet else "unix"
         local = not inet or gate.is_loopback(peer[0])
+        self._host = gate.backlog.enter(str(peer[0]) if inet else "unix", self)
         self.active = gate.loop.time()
         self._handshake = gate.loop.call_later(gate.handshake_time, self._handshake_over)
         self.client = gate.hub.client(self._protocol, self.outbox, address, local=local)
@@ -152,12 +156,15 @@ class Endpoint:
             gate.journaling.hold_if_full(self)
 
     def deliver(self, data: bytes | str) -> None:
-        """What the peer has sent: to the session, or aside while its login or a large request is under way."""
+        """What the peer has sent: to the session, or aside while its login or a large request is in progress."""
         self.active = self._now()
         if self._closing:
             return
+        if self._pauses:
+            self._pause_transport()  # uvloop begins to read after connection_made, even if that has paused it
         if self._held is not None:
             self._held.append(data)
+            self._count_held(len(data))
         elif self._used > SHARE and not self._turns.has_time():
             self._hold(data)
             self._wait_for_turn()
@@ -168,19 +175,25 @@ class Endpoint:
 
     def _handle_slices(self, data: bytes | str) -> None:
         """Handle a long piece of a stream slice by slice, until that has taken too long."""
+        host = self._host
+        if host.used > HOST_SHARE and self.active - host.window <= WINDOW and not self._turns.has_time():
+            self._hold(data)
+            self._wait_for_turn()
+            return
         start = 0
         begun = self._monotonic()
         while start < len(data):
             end = start + self._slice
             self._handle(data[start:end])
             start = end
-            is_long = self._used > SHARE or self._monotonic() - begun > LONG_READ
+            is_long = self._used > SHARE or host.used > HOST_SHARE or self._monotonic() - begun > LONG_READ
             if self._held is None and is_long and not self._turns.has_time():
                 self._hold()
                 self._wait_for_turn()
             if self._held is not None:
                 if start < len(data):
                     self._held.appendleft(data[start:])
+                    self._count_held(len(data) - start)
                 return
 
     def _handle(self, data: bytes | str) -> None:
@@ -198,9 +211,14 @@ class Endpoint:
             self._window = self.active
             self._used = 0
         self._used += taken
-        if self._used > SHARE:
+        host = self._host
+        if self.active - host.window > WINDOW:
+            host.window = self.active
+            host.used = 0
+        host.used += taken
+        if self._used > SHARE or host.used > HOST_SHARE:
             turns.charge(taken)
-        elif self._used_before <= SHARE:
+        if self._used <= SHARE and self._used_before <= SHARE:
             turns.light.at = begun
         holder = self._holder
         if holder is not None:
@@ -220,13 +238,13 @@ class Endpoint:
 
     def _wait_for_turn(self) -> None:
         """Handle what was put aside in turns with other busy connections."""
-        self._turns.start(self._host, Turns(self._take_turn))
+        self._turns.start(self._host.name, Turns(self._take_turn))
 
     def _take_turn(self) -> int:
         """Handle a slice of what was put aside."""
         held = self._held
         if held is None or self._session is None or self._closing:
-            self._held = None
+            self._forget_held()
             return DONE
         if not held:
             self._held = None
@@ -236,6 +254,7 @@ class Endpoint:
         if self.is_stream and len(data) > self._slice:
             held.appendleft(data[self._slice :])
             data = data[: self._slice]
+        self._count_held(-len(data))
         self._held = None  # so that it can be put aside for another reason, by a login say
         self._handle(data)
         if not self.is_held:
@@ -253,7 +272,18 @@ class Endpoint:
 
     def _hold(self, *data: bytes | str) -> None:
         self._held = deque(data)
+        self._count_held(sum(map(len, data)))
         self.pause_reading()
+
+    def _count_held(self, size: int) -> None:
+        """So much more is put aside, or less."""
+        if size:
+            self._held_size += size
+            self._gate.backlog.count(self._host, size)
+
+    def _forget_held(self) -> None:
+        self._held = None
+        self._count_held(-self._held_size)
 
     def _hold_if_busy(self) -> None:
         """Put aside what the peer sends until what it has asked for is done."""
@@ -266,7 +296,7 @@ class Endpoint:
         """Handle what was put aside."""
         session, client = self._session, self.client
         if session is None or client is None or self._closing:
-            self._held = None
+            self._forget_held()
             return
         if isinstance(session, GoesOn):
             self._guarded(session.go_on)
@@ -280,7 +310,7 @@ class Endpoint:
             self.resume_reading()
 
     def closed(self) -> None:
-        """The connection has ended, whoever ended it."""
+        """The connection has ended, however it ended."""
         self._closing = True
         self._forget_unfinished()
         self.outbox.close()
@@ -290,6 +320,8 @@ class Endpoint:
             self._expiry = None
         if self._hanging_up is not None:
             self._hanging_up.cancel()
+        self._forget_held()
+        self._gate.backlog.leave(self._host, self)
         self._gate.leave(self)
         session, self._session = self._session, None
         if session is not None:
@@ -332,6 +364,7 @@ class Endpoint:
                 client.identity = who
                 client.grants = self._gate.rules.grants(who, client.counters.protocol)
             held, self._held = self._held or (), None
+            self._count_held(-sum(map(len, held)))
             self.resume_reading()
             if self._closing:
                 return
@@ -368,9 +401,13 @@ class Endpoint:
             self._failed()
 
     def pause_reading(self) -> None:
-        """Leave the peer's octets where they are."""
+        """Leave the peer's bytes where they are."""
         self._pauses += 1
-        if self._pauses == 1 and self._transport is not None and not self._transport.is_closing():
+        if self._pauses == 1:
+            self._pause_transport()
+
+    def _pause_transport(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:

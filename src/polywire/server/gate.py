@@ -6,8 +6,10 @@ A reload changes it in place, so open connections continue under the new rules.
 import asyncio
 import ipaddress
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from polywire.hub.access import ANONYMOUS, NOTHING, AccessRules, Grants, Identity
@@ -26,13 +28,16 @@ from polywire.server.config.checks import queue_policies
 from polywire.server.logs import Refusals, Seldom, SeldomEach
 
 if TYPE_CHECKING:
-    from polywire.server.journal import Journaling
+    from polywire.server.journal import Journaling, Pausable
 
 LOGIN_THREADS = 2
 """Passwords checked at once: each takes 64 MiB and a core, so this also limits how fast passwords can be guessed."""
 
 LOGINS_WAITING = 1000
 """Logins that may wait for a thread; further ones are refused."""
+
+RESUMED_AT_ONCE = 4
+"""Connections of a host that are read again in one turn of the loop, once some of what it sent has been handled."""
 
 MQTT = "mqtt"
 RENEWAL = "reload"
@@ -74,6 +79,96 @@ class Connection(Protocol):
         """Close it at once, whatever is left to write."""
 
 
+class Backlog:
+    """How much of what connections have sent is not handled yet, by the hosts they come from.
+
+    Each connection may hold what the event loop reads at once, so many of them hold a lot. Once all hosts hold ``most``
+    bytes, those with more than an equal share are not read until some of theirs is handled; then one connection
+    after the other is.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.most = 0
+        self.size = 0
+        self._loop = loop
+        self._warning = Seldom(log, loop.time)
+        self._hosts: dict[str, Host] = {}
+        self._holding = 0  # hosts with a size
+
+    def enter(self, name: str, reader: "Pausable") -> "Host":
+        """A connection from this host is there. It is not read while the host has too much to be handled."""
+        host = self._hosts.get(name)
+        if host is None:
+            host = self._hosts[name] = Host(name)
+        if self._is_full(host):
+            host.stop(reader)
+        else:
+            host.read.add(reader)
+        return host
+
+    def leave(self, host: "Host", reader: "Pausable") -> None:
+        """A connection has gone; nothing it sent is counted any more."""
+        host.read.discard(reader)
+        host.unread.pop(reader, None)
+        if not host.read and not host.unread:
+            self._hosts.pop(host.name, None)
+
+    def count(self, host: "Host", size: int) -> None:
+        """So many bytes more of a connection from this host wait to be handled, or fewer."""
+        self.size += size
+        self._holding += (host.size + size > 0) - (host.size > 0)
+        host.size += size
+        if size < 0:
+            self._resume_soon(host)
+        elif host.read and self._is_full(host):
+            words = "%s is not read for now: %d bytes of its %d connections wait to be handled"
+            self._warning.warn(words, host.name, host.size, len(host.read) + len(host.unread))
+            while host.read:
+                host.stop(host.read.pop())
+
+    def _resume_soon(self, host: "Host") -> None:
+        if host.unread and not host.resuming and not self._is_full(host):
+            host.resuming = True
+            self._loop.call_soon(partial(self._resume, host))
+
+    def _resume(self, host: "Host") -> None:
+        host.resuming = False
+        if not self._is_full(host):
+            host.resume()
+            self._resume_soon(host)
+
+    def _is_full(self, host: "Host") -> bool:
+        return self.size > self.most and host.size * self._holding >= self.size
+
+
+class Host:
+    """The connections from one address: those that are read, and those that are not for now, in their order.
+
+    ``size`` is how many bytes of them wait to be handled, ``used`` how many nanoseconds they have taken of late.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.size = 0
+        self.used = 0
+        self.window = 0.0
+        self.resuming = False
+        self.read: set[Pausable] = set()
+        self.unread: OrderedDict[Pausable, None] = OrderedDict()
+
+    def stop(self, reader: "Pausable") -> None:
+        """Read it no more."""
+        self.unread[reader] = None
+        reader.pause_reading()
+
+    def resume(self) -> None:
+        """Read some of them again."""
+        for _ in range(min(RESUMED_AT_ONCE, len(self.unread))):
+            reader, _ = self.unread.popitem(last=False)
+            self.read.add(reader)
+            reader.resume_reading()
+
+
 class Gate:
     """Admits connections. ``connections`` are those admitted, ``handshaking`` is how many are in their handshake."""
 
@@ -86,6 +181,7 @@ class Gate:
         self.emptied = asyncio.Event()
         self.journaling: Journaling | None = None
         self.refused = 0
+        self.backlog = Backlog(loop)
         self.unfinished = 0
         """Bytes of messages of which only a part has arrived, as far as connections have reported them."""
         self.handshaking = 0
@@ -117,6 +213,7 @@ class Gate:
         self.idle_time = limits.idle_time
         self.max_unfinished = limits.unfinished_size
         self.max_unfinished_per_client = limits.unfinished_size_per_client
+        self.backlog.most = limits.backlog_size
         self.allowed_origins = config.listen.allowed_origins
         self.limits = Limits(
             message_size=limits.message_size,

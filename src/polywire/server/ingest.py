@@ -2,7 +2,7 @@
 
 A part is named by its query, its batch and its number in it. A query belongs to the user who first published under its
 name. The answer comes once everything the part has caused is on disk; a client that sends a part again, because it or
-the hub was killed, is told that it was applied before, and no message is delivered twice (see ``restoration.py``).
+the hub was killed, is answered that it was applied before, and no message is delivered twice (see ``restoration.py``).
 
 A large part is decoded in a thread, after what it will take in memory is known from its own metadata, and checked,
 recorded and delivered in slices.

@@ -28,8 +28,9 @@ GATHER_SECONDS = 0.05
 MAX_PENDING = 32 * 1024 * 1024
 """Bytes that may wait for the disk; then no connection is read until half of them are written."""
 
-MAX_PENDING_HEAVY = 1024 * 1024
-"""The same for connections that send more than others, while an acknowledgement is waiting."""
+MAX_PENDING_HEAVY = 4 * 1024 * 1024
+MAX_PENDING_WAITED = 1536 * 1024
+"""The same for connections that send more than others: while others are active, and while an acknowledgement waits."""
 
 PAUSE_SECONDS = 0.01
 """How long busy connections and long work pause for a group at most: a slow disk must not stop them."""
@@ -45,7 +46,8 @@ itself: it is for groups whose acknowledgement a client waits for that uses litt
 """
 
 STRETCH = 512
-"""What a run of similar rows costs on top of its bytes, in bytes that take as long to write."""
+ROW = 64
+"""What a run of similar rows, and each row, costs on top of its bytes, in bytes that take as long to write."""
 
 log = logging.getLogger("polywire.journal")
 
@@ -109,14 +111,18 @@ class Journaling:
     def hold_if_full(self, connection: Pausable) -> None:
         """Read no more from a connection while too much waits for the disk."""
         recorder = self.recorder
-        pending = recorder.pending() + STRETCH * len(recorder.columns.kinds)
-        is_waited_for = bool(self._waiters or self._on_their_way)
-        if pending <= (MAX_PENDING_HEAVY if is_waited_for else MAX_PENDING) or recorder.failed:
+        pending = recorder.pending() + STRETCH * len(recorder.columns.kinds) + ROW * recorder.rows()
+        if self._waiters or self._on_their_way:
+            is_enough = pending > MAX_PENDING_WAITED
+        else:
+            is_enough = pending > MAX_PENDING_HEAVY and self._turns.light.is_near(self._hub.monotonic())
+        too_much = pending > MAX_PENDING
+        if recorder.failed or not (is_enough or too_much):
             return
         self._turns.pause()
         if not self._busy and not self._hurried:
             self._send_off(0)
-        if pending > MAX_PENDING:
+        if too_much:
             connection.pause_reading()
             self._held.append(connection)
 
@@ -193,7 +199,10 @@ class Journaling:
         self._let_heavy_go_on()
         pending = self.recorder.pending()
         if self._waiters or self._turns.paused or pending > MAX_PENDING // 8:
+            is_urgent = self._urgent
             self._commit()
+            if not is_urgent:  # the next group may be collected while this one is written
+                self._let_heavy_go_on()
         elif pending > 0 and self._timer is None:
             self._send_off(GATHER_SECONDS)
         if self._held and self.recorder.pending() < MAX_PENDING // 2:
@@ -214,7 +223,7 @@ class Journaling:
             self._pause.cancel()
             self._pause = None
         for each in self._heavy:
-            if each.paused and (each is not self._turns or self.recorder.pending() < MAX_PENDING_HEAVY // 2):
+            if each.paused and (each is not self._turns or self.recorder.pending() < MAX_PENDING_WAITED // 2):
                 each.resume()
                 if self._urgent:  # the next group begins at once, and with it their next pause
                     each.run()

@@ -53,6 +53,9 @@ SECONDS = 5.0
 MOST_KEYS: Final = 1000
 """How many sources of lines are kept apart."""
 
+APART: Final = 8
+"""How many clients of one user or host have lines of their own."""
+
 SHOWN: Final = 100
 """How much of a name that a client has chosen goes to the log."""
 
@@ -89,32 +92,45 @@ class Seldom:
 
 
 class SeldomEach:
-    """One kind of line for each of several sources, so that a noisy one does not hide the others."""
+    """One kind of line for each of up to ``most`` sources, so that a noisy one does not hide the others."""
 
-    def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
+    def __init__(self, log: logging.Logger, clock: Callable[[], float], most: int = MOST_KEYS) -> None:
         self._log = log
         self._clock = clock
+        self._most = most
         self._by_key: dict[object, Seldom] = {}
         self._rest = Seldom(log, clock)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next line of any source would be written, and nothing is left to report with it."""
+        return self._rest.is_due and all(each.is_due for each in self._by_key.values())
 
     def warn(self, key: object, words: str, *arguments: object, **fields: object) -> None:
         """Write the line, unless the last one of this source was a moment ago."""
         found = self._by_key.get(key)
         if found is None:
-            if len(self._by_key) >= MOST_KEYS:
-                self._by_key = {other: each for other, each in list(self._by_key.items()) if not each.is_due}
+            if len(self._by_key) >= self._most:
+                self._by_key = {other: each for other, each in self._by_key.items() if not each.is_due}
             # In a flood from everywhere at once those who come late share one line.
             found = self._rest
-            if len(self._by_key) < MOST_KEYS:
+            if len(self._by_key) < self._most:
                 found = self._by_key[key] = Seldom(self._log, self._clock)
         found.warn(words, *arguments, **fields)
 
 
 class Refusals:
-    """What clients were refused: a line for each client, action and reason every few seconds."""
+    """What clients were refused: a line for each client, action and reason every few seconds.
+
+    Up to ``APART`` clients of one user, or of one host without a login, have lines of their own, the others share one:
+    a program that connects again for each message must not fill the log.
+    """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
-        self._each = SeldomEach(log, clock)
+        self._log = log
+        self._clock = clock
+        self._sources: dict[object, SeldomEach] = {}
+        self._rest = SeldomEach(log, clock, APART)
 
     def refused(self, client: Client, action: str, channel: str, reason: Refused) -> None:
         """A client may not do this: ``action`` is one of those of ``[[access]]``, ``channel`` may be a service."""
@@ -141,8 +157,9 @@ class Refusals:
 
     def _warn(self, client: Client, reason: str, words: str, *arguments: object, **fields: object) -> None:
         user, protocol, name = client.identity.name, client.counters.protocol, client.name[:SHOWN]
-        self._each.warn(
-            (client.number, fields.get("action"), reason),
+        source = (user or client.address.rpartition(":")[0], protocol, fields.get("action"), reason)
+        self._lines(source).warn(
+            client.number,
             words,
             repr(user or name) if user or name else "a client",
             client.address,
@@ -155,3 +172,13 @@ class Refusals:
             reason=reason,
             **fields,
         )
+
+    def _lines(self, source: object) -> SeldomEach:
+        found = self._sources.get(source)
+        if found is None:
+            if len(self._sources) >= MOST_KEYS:
+                self._sources = {other: each for other, each in self._sources.items() if not each.is_due}
+            found = self._rest
+            if len(self._sources) < MOST_KEYS:
+                found = self._sources[source] = SeldomEach(self._log, self._clock, APART)
+        return found

@@ -164,6 +164,8 @@ class HubCollector(Collector):
         )
         words = "Bytes of messages of which only a part has arrived."
         yield GaugeMetricFamily("polywire_unfinished_bytes", words, self._gate.unfinished)
+        words = "Bytes received from busy connections that wait to be handled."
+        yield GaugeMetricFamily("polywire_backlog_bytes", words, self._gate.backlog.size)
         yield GaugeMetricFamily("polywire_subscriptions", "Subscriptions.", len(hub.table))
         yield GaugeMetricFamily("polywire_names_bytes", "Memory for the names that clients use.", hub.names_total())
         yield GaugeMetricFamily("polywire_watchers", "Watchers of the demand for topics.", len(hub.demand))

@@ -79,7 +79,7 @@ async def _serve(loaded: Loaded, *, insecure: bool, pid_file: Path | None) -> in
     gc.collect()
     gc.freeze()  # what is here now stays; the collector need not look at it again
     gc.set_threshold(*COLLECT)
-    print("ready " + json.dumps(server.ready()), flush=True)  # noqa: T201 - the contract with whoever started us
+    print("ready " + json.dumps(server.ready()), flush=True)  # noqa: T201 - the contract with the process that started us
     try:
         await stopping.wait()
         if not at_once.is_set():

@@ -1,4 +1,4 @@
-"""FMQP under any octets at all."""
+"""FMQP under any bytes at all."""
 
 import pytest
 from fuzz.targets import fmqp

@@ -1,4 +1,4 @@
-"""A MicroMsg2 client for tests of the hub's side: raw octets in, frames out."""
+"""A MicroMsg2 client for tests of the hub's side: raw bytes in, frames out."""
 
 from polywire.hub.message import Message as Published
 from polywire.hub.peer import Limits, Refused

@@ -1,4 +1,4 @@
-"""Messages, commands, extension and error frames on an established connection, octet by octet."""
+"""Messages, commands, extension and error frames on an established connection, byte by byte."""
 
 import tracemalloc
 

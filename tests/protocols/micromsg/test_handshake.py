@@ -133,7 +133,7 @@ def test_a_frame_before_the_final_message_is_a_bad_handshake(first: int) -> None
 def test_a_command_before_the_final_message_is_read_as_a_handshake_message() -> None:
     decoder = Decoder(SERVER)
     decoder.feed(OFFER_OCTETS)
-    # 1 is COMMAND and the major version, 4 the minor one, "p" the flags, "i" an identity of 105 octets.
+    # 1 is COMMAND and the major version, 4 the minor one, "p" the flags, "i" an identity of 105 bytes.
     start = len(OFFER_OCTETS)
     ping = b"\x01\x04ping"
     assert decoder.feed(ping) == []

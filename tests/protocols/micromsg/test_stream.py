@@ -1,4 +1,4 @@
-"""The contract of the decoder on any octets: hypothesis and the fuzzer's own target."""
+"""The contract of the decoder on any bytes: hypothesis and the fuzzer's own target."""
 
 import pytest
 from fuzz.targets import micromsg

@@ -289,7 +289,7 @@ def test_by_default_the_largest_connect_there_can_be_fits() -> None:
             most, clean_session=True, keep_alive=0, will=Will(most, bytes(65535)), user_name=most, password=bytes(65535)
         )
     )
-    assert len(data) == MAX_PACKET_BEFORE_CONNECT - 1  # its length takes three octets of the four there may be
+    assert len(data) == MAX_PACKET_BEFORE_CONNECT - 1  # its length takes three bytes of the four there may be
     assert decoded(data, "server") == [
         Connect(
             most, clean_session=True, keep_alive=0, will=Will(most, bytes(65535)), user_name=most, password=bytes(65535)

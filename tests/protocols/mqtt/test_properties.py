@@ -1,4 +1,4 @@
-"""What holds for all packets, and for all octets."""
+"""What holds for all packets, and for all bytes."""
 
 import pytest
 from fuzz.contract import check_stream

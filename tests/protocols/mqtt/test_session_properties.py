@@ -1,4 +1,4 @@
-"""MQTT on the hub, whatever comes: any octets, cut anywhere, any order of coming and going."""
+"""MQTT on the hub, whatever comes: any bytes, cut anywhere, any order of coming and going."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

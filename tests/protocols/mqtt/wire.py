@@ -1,4 +1,4 @@
-"""What the tests of MQTT share: octets written as the standard prints them, and the error a stream ends with."""
+"""What the tests of MQTT share: bytes written as the standard prints them, and the error a stream ends with."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def octets(text: str) -> bytes:
 
 
 def packet(first: int, body: bytes) -> bytes:
-    """A packet with a body of fewer than 128 octets."""
+    """A packet with a body of fewer than 128 bytes."""
     assert len(body) < 128
     return bytes((first, len(body))) + body
 
@@ -37,7 +37,7 @@ def connected(role: Reader = "server", **limits: int) -> Decoder:
 
 
 def violation(data: bytes, role: Reader = "both", decoder: Decoder | None = None) -> RemoteProtocolError:
-    """The error that feeding these octets raises."""
+    """The error that feeding these bytes raises."""
     with pytest.raises(RemoteProtocolError) as caught:
         (decoder or Decoder(role=role)).feed(data)
     return caught.value

@@ -70,7 +70,7 @@ class Speaker:
         return self.got()
 
     def got(self) -> list[Frame]:
-        """The frames that came since the last look; their octets are in ``taken``."""
+        """The frames that came since the last look; their bytes are in ``taken``."""
         self.taken = self.wire.taken()
         return self.decoder.feed(self.taken)
 

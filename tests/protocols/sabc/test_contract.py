@@ -1,4 +1,4 @@
-"""Any octets, cut anywhere, give the same frames or the documented error, and nothing else."""
+"""Any bytes, cut anywhere, give the same frames or the documented error, and nothing else."""
 
 import pytest
 from fuzz.contract import check_stream

@@ -1,4 +1,4 @@
-"""The worked examples of the specification, octet for octet."""
+"""The worked examples of the specification, byte for byte."""
 
 from pathlib import Path
 

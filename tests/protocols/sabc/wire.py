@@ -7,7 +7,7 @@ SESSION = "NaTPOgp1QUuB6Gm5tAdcSw"
 
 
 def wire(text: str) -> bytes:
-    """A transcript as octets: LF as CR LF, ``^@`` as NUL."""
+    """A transcript as bytes: LF as CR LF, ``^@`` as NUL."""
     return text.replace("\n", "\r\n").replace("^@", "\0").encode()
 
 
@@ -25,7 +25,7 @@ def server(**limits: int) -> Decoder:
 
 
 def octetwise(decoder: Decoder, data: bytes) -> list[Frame]:
-    """What the decoder makes of the data one octet at a time."""
+    """What the decoder makes of the data one byte at a time."""
     return [frame for at in range(len(data)) for frame in decoder.feed(data[at : at + 1])]
 
 

@@ -292,7 +292,7 @@ class Client:
         It is in flight when this returns, or kept while there is no connection. Await the receipt to wait until it
         is sent, and for room if the connection is slow. Raises ``BufferFull`` if too much is waiting already.
         """
-        data = publication(topic, octets(body), CACHE if cache else 0)
+        data = publication(topic, body if type(body) is bytes else octets(body), CACHE if cache else 0)
         link = self._link
         if link is not None and not link.full and self._outgoing.clear:
             link.write(data)

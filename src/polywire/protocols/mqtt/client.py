@@ -107,7 +107,7 @@ class Client:
         Raises ``BufferFull`` if too much is waiting already. MQTT 3.1.1 servers can't refuse a message, they can only
         close: one of QoS 1 or 2 that ends the connection each time it is sent raises ``Refused``.
         """
-        data = octets(payload, "payload")
+        data = payload if type(payload) is bytes else octets(payload, "payload")
         if self._keeper.closed is not None:
             raise self._keeper.closed.about(sent=False)
         receipt = self._peer.publications.publish(topic, data, qos, retain=retain)

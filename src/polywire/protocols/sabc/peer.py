@@ -1,7 +1,7 @@
 """One side of an sABC session in a program: messages that are answered, messages that are not, both ways.
 
 ``Peer`` is what a program talks to. It takes events from a ``Connection``, gives messages to the program's handler, and
-returns answers to whoever waits for them. ``client`` opens and accepts the links that carry peers.
+returns answers to those who wait for them. ``client`` opens and accepts the links that carry peers.
 
 A handler gets a ``Request`` and returns the body of the answer, a ``Reply`` if there are headers too, or None for the
 acknowledgement ``OK``; at once or as something to await. ``Failure`` is answered as ERROR; any other exception is

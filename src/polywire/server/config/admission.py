@@ -12,7 +12,6 @@ from polywire.errors import PolywireError
 from polywire.hub.access import AccessRule, AccessRules, Identity
 from polywire.security.authenticator import Authenticator, Throttle
 from polywire.security.credentials import CertificateNames
-from polywire.security.tokens import Tokens, load_keys
 from polywire.security.users import load_users
 from polywire.server.config.schema import Auth, Config, Tls
 from polywire.server.config.text import ConfigError, Problem
@@ -83,6 +82,8 @@ def make_authenticator(auth: Auth, throttle: Throttle | None = None) -> Authenti
             problems.append(Problem(str(error), "auth.users"))
     jwt = auth.jwt
     if jwt is not None and (path := jwt.key or jwt.jwks) is not None:
+        from polywire.security.tokens import Tokens, load_keys  # noqa: PLC0415 - slow to import, and few hubs need it
+
         try:
             tokens = Tokens(
                 load_keys(path, jwt.algorithms),

@@ -286,6 +286,15 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
             most=1024 * GIB,
         ),
     ] = 40 * MIB
+    backlog_size: Annotated[
+        int,
+        Size(
+            "Data received from connections that use more than their share of the hub and wait for their turn, of all "
+            "together. Once it is reached, the hosts that sent the most are not read for a while.",
+            least=4 * KIB,
+            most=1024 * GIB,
+        ),
+    ] = 8 * MIB
     wills: Annotated[
         int, Count("Last wills of one FMQP connection (an MQTT connection has one).", least=0, most=1_000_000)
     ] = 1_000
