@@ -14,7 +14,7 @@ from polywire.hub.hub import Hub
 from polywire.hub.peer import Limits, Login, Refusal
 from polywire.hub.work import ALONE
 from polywire.server.endpoint import SLICE, Endpoint
-from polywire.server.gate import Gate
+from polywire.server.gate import FIRST_READ_SIZE, READ_SIZE, Gate
 from tests.hub.links import Clock
 
 SECOND = 1_000_000_000
@@ -255,6 +255,22 @@ def test_a_host_that_fills_the_backlog_is_not_read_until_it_is_handled(
         stand.loop.turn()
     assert stand.gate.backlog.size == 0
     assert all(each.is_read for each in (*theirs, elsewhere))
+
+
+def test_little_is_read_of_a_connection_that_comes_while_the_backlog_is_full(stand: Stand) -> None:
+    stand.gate.backlog.most = 10
+    stand.transport = Transport("192.0.2.1")
+    before, _ = stand.connect()
+    assert len(before.buffer) == READ_SIZE
+    held_back(stand, "192.0.2.1", 80)
+    late, talk = stand.connect()
+    assert len(late.buffer) == FIRST_READ_SIZE
+    late.deliver(b"first")  # uvloop reads it once, and is told again not to
+    assert not stand.transport.is_read
+    while len(late.buffer) != READ_SIZE:
+        stand.loop.turn()
+    assert stand.transport.is_read
+    assert talk.told == [b"first"]
 
 
 def test_what_a_lost_connection_has_sent_is_no_longer_in_the_backlog(stand: Stand) -> None:

@@ -118,6 +118,11 @@ class Endpoint:
         return self._held is not None
 
     @property
+    def buffer(self) -> memoryview:
+        """What the peer's next bytes are read into, and copied from at once."""
+        return self._gate.buffer if self._pauses == 0 else self._gate.first_buffer
+
+    @property
     def certificate(self) -> Mapping[str, object] | None:
         """The certificate the peer showed, if it did."""
         found = self._transport.get_extra_info("peercert") if self._transport is not None else None
@@ -326,6 +331,7 @@ class Endpoint:
         session, self._session = self._session, None
         if session is not None:
             self._guarded(session.lost)
+        self._transport = None  # that of TLS keeps its protocol, and so this
 
     def drain(self) -> None:
         """Let the session refuse new work."""

@@ -36,6 +36,12 @@ LOGIN_THREADS = 2
 LOGINS_WAITING = 1000
 """Logins that may wait for a thread; further ones are refused."""
 
+READ_SIZE = 256 * 1024
+"""The most that is read from a connection at once."""
+
+FIRST_READ_SIZE = 1024
+"""The same for one that is not to be read: uvloop reads a new connection once, even if it was paused at once."""
+
 RESUMED_AT_ONCE = 4
 """Connections of a host that are read again in one turn of the loop, once some of what it sent has been handled."""
 
@@ -182,6 +188,9 @@ class Gate:
         self.journaling: Journaling | None = None
         self.refused = 0
         self.backlog = Backlog(loop)
+        # Connections are read one after the other, and what was read is copied at once.
+        self.buffer = memoryview(bytearray(READ_SIZE))
+        self.first_buffer = self.buffer[:FIRST_READ_SIZE]
         self.unfinished = 0
         """Bytes of messages of which only a part has arrived, as far as connections have reported them."""
         self.handshaking = 0

@@ -25,7 +25,7 @@ from polywire.server.logs import Seldom
 from polywire.server.websockets import MakeEndpoint, Paths, WebSocketPath, WebSocketProtocol, as_one_message
 
 
-class StreamProtocol(asyncio.Protocol):
+class StreamProtocol(asyncio.BufferedProtocol):
     """The event loop's side of an endpoint on a byte stream. ``knock`` is that of a TLS handshake."""
 
     def __init__(self, endpoint: Endpoint, knock: Knock | None = None) -> None:
@@ -39,9 +39,14 @@ class StreamProtocol(asyncio.Protocol):
             self._knock.done()
         self._endpoint.opened(cast("asyncio.Transport", transport))
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the gate knows better
+        """What the next bytes from the peer are read into."""
+        return self._endpoint.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Bytes from the peer."""
-        self._endpoint.deliver(data)
+        endpoint = self._endpoint
+        endpoint.deliver(endpoint.buffer[:nbytes].tobytes())
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended changes nothing
         """The end."""

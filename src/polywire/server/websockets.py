@@ -58,6 +58,9 @@ log = logging.getLogger("polywire.server")
 quiet = logging.getLogger("polywire.server.websockets")  # ``websockets`` has a line for each connection
 quiet.setLevel(logging.ERROR)
 
+NO_TRANSPORT = cast("asyncio.Transport", None)
+"""That of a protocol that has none yet, or no more: nothing is called on it then."""
+
 MakeEndpoint = Callable[[], Endpoint]
 
 
@@ -148,14 +151,14 @@ def _last_words(opening: ServerProtocol) -> bytes:
     return said
 
 
-class WebSocketProtocol(asyncio.Protocol):
+class WebSocketProtocol(asyncio.BufferedProtocol):
     """The event loop's side of an endpoint on a WebSocket. ``knock`` is that of a TLS handshake."""
 
     def __init__(self, gate: Gate, paths: Paths, knock: Knock | None = None) -> None:
         self._gate = gate
         self._paths = paths
         self._knock = knock
-        self._transport: asyncio.Transport = cast("asyncio.Transport", None)  # until there is one
+        self._transport = NO_TRANSPORT
         self._request = b""
         self._patience: asyncio.TimerHandle | None = None
         self._endpoint: Endpoint | None = None
@@ -180,6 +183,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._handshake_done()
         if self._endpoint is not None:
             self._endpoint.closed()
+        self._transport = NO_TRANSPORT  # that of TLS keeps its protocol
 
     def pause_writing(self) -> None:
         """The transport's buffer is full."""
@@ -191,8 +195,16 @@ class WebSocketProtocol(asyncio.Protocol):
         if self._endpoint is not None:
             self._endpoint.outbox.drain()
 
-    def data_received(self, data: bytes) -> None:
-        """Bytes from the peer: its request, then frames."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the gate knows better
+        """What the next bytes from the peer are read into."""
+        return self._gate.first_buffer if self._endpoint is None else self._endpoint.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes from the peer."""
+        self._received(self._gate.buffer[:nbytes].tobytes())
+
+    def _received(self, data: bytes) -> None:
+        """Its request, then frames."""
         endpoint = self._endpoint
         if endpoint is None:
             self._shake_hands(data)
@@ -239,7 +251,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._endpoint = path.make_endpoint()
         self._endpoint.opened(self._transport, close(NORMAL), close(MESSAGE_TOO_BIG))
         if rest:
-            self.data_received(rest)
+            self._received(rest)
 
     def _hang_up(self, response: bytes) -> None:
         self._over = True

@@ -1,5 +1,7 @@
 """The two ends of an FMQP connection: what each may send, and what becomes of what it may not."""
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +59,15 @@ def test_events_wait_until_they_are_asked_for_and_stay_in_order() -> None:
     server.receive(encode(Publication("a", b"3")) + encode(Publication("a", b"4"))[:5])
     assert events(server) == [Publication("a", b"2"), Publication("a", b"3")]
     assert server.pending() == 5
+
+
+def test_a_chunk_is_not_kept_once_its_events_were_asked_for() -> None:
+    server = Connection(Role.SERVER)
+    chunk = encode(Publication("a", b"1")) * 100
+    before = sys.getrefcount(chunk)
+    server.receive(chunk, {b"a": 1}, lambda topic: topic)
+    assert len(events(server)) == 1
+    assert sys.getrefcount(chunk) == before
 
 
 @given(st.lists(strategies.frames, max_size=6), st.integers(1, 40))

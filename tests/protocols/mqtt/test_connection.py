@@ -1,5 +1,7 @@
 """Both ends of a connection: which packet may come and go when, and what waits to be asked for."""
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -197,6 +199,15 @@ def test_runs_wait_with_the_packets_around_them() -> None:
     assert [(run.route, run.count) for run in runs if isinstance(run, Run)] == [(1, 2), (2, 1)]
     with pytest.raises(RemoteProtocolError):
         server.next_event()
+
+
+def test_a_chunk_is_not_kept_once_its_packets_were_asked_for() -> None:
+    server = connected(SERVER)
+    chunk = encode(Publish("a", b"1")) * 100
+    before = sys.getrefcount(chunk)
+    server.receive_runs(chunk, {b"a": 1}, NO_ROUTES.get)
+    assert len(events(server)) == 1
+    assert sys.getrefcount(chunk) == before
 
 
 @given(st.lists(from_client, max_size=10), st.data())

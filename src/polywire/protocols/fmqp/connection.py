@@ -49,6 +49,8 @@ class Connection:
     def next_event(self) -> Frame | Run | None:
         """The next packet, or None until more data is received. What breaks a rule is ``Discarded`` (FMQP-35)."""
         if self._next == len(self._events):
+            self._events = []  # a chunk that runs are part of is not kept until more comes
+            self._next = 0
             return None
         event = self._events[self._next]
         self._next += 1

@@ -166,6 +166,8 @@ class Connection:
             item = self._items[self._next]
             self._next += 1
             return cast("Frame | Run", item)
+        self._items = []  # a chunk that runs are part of is not kept until more comes
+        self._next = 0
         if self._failure is not None:
             raise self._failure
         return None
