@@ -8,10 +8,12 @@ Exits with 1 where a goal is missed.
 
 import contextlib
 import functools
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.brokers import nats_server, polywire
 from benchmarks.goals import Line, in_turns
@@ -25,6 +27,7 @@ BEFORE_NATS = 1.5
 BEFORE_GRPC = 2.0
 NO_SLOWER = 1.2
 IMPORT_MS = 150.0
+HERE = Path(__file__).parents[1]
 
 OURS = {"fmqp": "FMQP", "mqtt": "MQTT, QoS 0", "bus": "FMQP over polywire.connect"}
 
@@ -77,32 +80,40 @@ def importing(sizes: Sizes) -> Iterator[Line]:
     yield Line("import polywire", "", found["polywire"], most=IMPORT_MS, unit="ms")
 
 
-def publish(name: str, port: int, messages: int) -> float:
+def publish(name: str, port: int, messages: int, checkout: Path = HERE) -> float:
     """Messages a second of one client, in a process of its own."""
-    return float(output("publishing", name, str(port), str(messages)))
+    return float(output("client_loads.publishing", name, str(port), str(messages), checkout=checkout))
 
 
-def rate(name: str, port: int, calls: int) -> float:
+def rate(name: str, port: int, calls: int, in_flight: int = IN_FLIGHT, checkout: Path = HERE) -> float:
     """Calls a second, many in flight."""
-    return float(output("calling", name, str(port), str(IN_FLIGHT), str(calls)).split()[0])
+    words = (name, str(port), str(in_flight), str(calls))
+    return float(output("client_loads.calling", *words, checkout=checkout).split()[0])
 
 
 def delay(name: str, port: int, calls: int) -> float:
     """Microseconds a call takes, one in flight; half of them take longer."""
-    return float(output("calling", name, str(port), "1", str(calls)).split()[1])
+    return float(output("client_loads.calling", name, str(port), "1", str(calls)).split()[1])
 
 
-def output(load: str, *words: str) -> str:
-    """What a process of ``benchmarks.client_loads`` printed."""
-    command = [sys.executable, "-m", f"benchmarks.client_loads.{load}", *words]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=SECONDS).stdout
+def output(module: str, *words: str, checkout: Path = HERE) -> str:
+    """What a module of a checkout's benchmarks prints, in a process of its own."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", *words]
+    return subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, timeout=SECONDS, cwd=checkout, env=sources(checkout)
+    ).stdout
+
+
+def sources(checkout: Path) -> dict[str, str]:
+    """The environment in which a checkout's own modules are imported."""
+    return {**os.environ, "PYTHONPATH": str(checkout / "src")}
 
 
 @contextlib.contextmanager
-def call_server(name: str) -> Iterator[int]:
+def call_server(name: str, checkout: Path = HERE) -> Iterator[int]:
     """A server that answers calls, in a process of its own; its port."""
     command = [sys.executable, "-m", "benchmarks.client_loads.calling", name, "serve"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=checkout, env=sources(checkout)) as process:
         try:
             assert process.stdout is not None
             yield int(process.stdout.readline())

@@ -1,11 +1,13 @@
-"""``python -m benchmarks.versions --other CHECKOUT``: this hub against another checkout's, measured in turns.
+"""``python -m benchmarks.versions --other CHECKOUT``: this version against another checkout's, measured in turns.
 
-Compile the other checkout's hot modules first (``make build`` there). The load, and the interpreter, are this one's.
-Exits with 1 where something has become slower.
+Compile the other checkout's hot modules first (``make build`` there). The load of hubs, and the interpreter, are this
+one's; codecs and clients are measured by each checkout's own ``bench-wire`` and ``bench-clients``. Exits with 1 where
+something has become slower.
 """
 
 import contextlib
 import functools
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -14,12 +16,15 @@ from pathlib import Path
 from statistics import harmonic_mean, median
 
 from benchmarks.brokers import polywire
+from benchmarks.clients import HERE, OURS, call_server, output, publish, rate
+from benchmarks.clients import IN_FLIGHT as CALLS_IN_FLIGHT
 from benchmarks.goals import Line
 from benchmarks.hub import LISTENERS, PAIRS
 from benchmarks.hub_load import latency, throughput
 from benchmarks.journal import PUBLISHERS, WINDOW, folder
 from benchmarks.mqtt_windows import acknowledged_rate
 from benchmarks.scenarios import Choice, run
+from polywire.registry import built_in
 
 ROUNDS = 9
 LEAST = 0.95
@@ -34,6 +39,8 @@ MESSAGES_JOURNALED = 6 * MESSAGES
 
 ACKNOWLEDGED = 100_000
 IN_FLIGHT = 2_500
+PUBLISHED = 200_000
+CALLS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,56 @@ def journal(sizes: Sizes) -> Iterator[Line]:
     return compared(sizes, measures, journal=True, unit="M msg/s")
 
 
-SCENARIOS: dict[str, Callable[[Sizes], Iterator[Line]]] = {"speed": speed, "delay": delay, "journal": journal}
+def wire(sizes: Sizes) -> Iterator[Line]:
+    """Nanoseconds a frame, of each case that both versions have."""
+    for protocol in (each.name for each in built_in()):
+        found: dict[str, tuple[list[float], list[float]]] = {}
+        for _ in range(sizes.rounds):
+            for which in TURNS:
+                rows = json.loads(output("wire", "--measure", protocol, checkout=(HERE, sizes.other)[which]))
+                for row in rows:
+                    what = f"{protocol}, {row['what']}, {row['size']}"
+                    found.setdefault(what, ([], []))[which].append(row["ns"])
+        for what, (now, before) in found.items():
+            if now and before:
+                # What disturbs a loop makes it slower, never faster.
+                shown = f"{min(now):.3g} ns, before {min(before):.3g}"
+                yield Line(what, shown, min(before) / min(now), least=LEAST)
+
+
+def clients(sizes: Sizes) -> Iterator[Line]:
+    """Clients that publish to the same hub, and calls between two of one version."""
+    measures: dict[str, Callable[[Path], float]] = {}
+    with polywire() as (ports, _), contextlib.ExitStack() as stack:
+
+        def publishing(name: str, port: int, checkout: Path) -> float:
+            return publish(name, port, PUBLISHED, checkout) / 1e3
+
+        servers = {each: stack.enter_context(call_server("umq", each)) for each in (HERE, sizes.other)}
+
+        def calling(in_flight: int, checkout: Path) -> float:
+            return rate("umq", servers[checkout], CALLS, in_flight, checkout) / 1e3
+
+        for name, listener in {"fmqp": "fmqp", "mqtt": "mqtt", "bus": "fmqp"}.items():
+            measures[f"{OURS[name]}, publishing"] = functools.partial(publishing, name, ports[listener])
+        for in_flight in (CALLS_IN_FLIGHT, 1):
+            measures[f"UMQ, calls, {in_flight} in flight"] = functools.partial(calling, in_flight)
+        for what, measure in measures.items():
+            rates: tuple[list[float], list[float]] = ([], [])
+            for _ in range(sizes.rounds):
+                for which in TURNS:
+                    rates[which].append(measure((HERE, sizes.other)[which]))
+            now, before = median(rates[0]), median(rates[1])
+            yield Line(what, f"{now:.3g} k/s, before {before:.3g}", now / before, least=LEAST)
+
+
+SCENARIOS: dict[str, Callable[[Sizes], Iterator[Line]]] = {
+    "speed": speed,
+    "delay": delay,
+    "journal": journal,
+    "wire": wire,
+    "clients": clients,
+}
 
 
 def main() -> int:

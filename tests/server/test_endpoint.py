@@ -14,7 +14,7 @@ from polywire.hub.hub import Hub
 from polywire.hub.peer import Limits, Login, Refusal
 from polywire.hub.work import ALONE
 from polywire.server.endpoint import SLICE, Endpoint
-from polywire.server.gate import FIRST_READ_SIZE, READ_SIZE, Gate
+from polywire.server.gate import LITTLE, READ_SIZE, Gate
 from tests.hub.links import Clock
 
 SECOND = 1_000_000_000
@@ -220,68 +220,65 @@ def test_a_peer_that_is_not_read_is_not_silent(stand: Stand) -> None:
     assert talk.client.counters.faults == {"idle-time": 1}
 
 
-def held_back(stand: Stand, host: str, size: int) -> tuple[Endpoint, Transport]:
+def read(endpoint: Endpoint, data: bytes) -> int:
+    """Let the endpoint have what fits into its buffer; how much that is."""
+    buffer = endpoint.buffer()
+    taken = data[: len(buffer)]
+    buffer[: len(taken)] = taken
+    endpoint.deliver(endpoint.take(len(taken)))
+    return len(taken)
+
+
+def held_back(stand: Stand, host: str, size: int) -> Endpoint:
     """A connection whose input waits for its turn."""
     stand.transport = Transport(host)
     endpoint, talk = stand.connect()
     talk.on_received = lambda: stand.clock.advance(ALONE / SECOND)
     endpoint.deliver(b"takes long")
     endpoint.deliver(bytes(size))
-    return endpoint, stand.transport
+    return endpoint
 
 
-def connected(stand: Stand, host: str) -> Transport:
-    """The transport of a connection that sends nothing."""
-    stand.transport = Transport(host)
-    stand.connect()
-    return stand.transport
-
-
-def test_a_host_that_fills_the_backlog_is_not_read_until_it_is_handled(
+def test_less_is_read_from_a_host_that_fills_the_backlog_and_only_small_messages_pass(
     stand: Stand, caplog: pytest.LogCaptureFixture
 ) -> None:
     stand.gate.backlog.most = 100
-    _, first = held_back(stand, "192.0.2.1", 80)
-    idle = connected(stand, "192.0.2.1")
-    _, elsewhere = held_back(stand, "192.0.2.2", 10)
-    assert idle.is_read
-    _, second = held_back(stand, "192.0.2.1", 20)
-    late = connected(stand, "192.0.2.1")
-    theirs = (first, idle, second, late)
-    assert not any(each.is_read for each in theirs)
-    assert "192.0.2.1 is not read for now: 100 bytes of its 3 connections" in caplog.text
-    assert connected(stand, "192.0.2.3").is_read  # others need not wait
-    for _ in range(10):
-        stand.loop.turn()
-    assert stand.gate.backlog.size == 0
-    assert all(each.is_read for each in (*theirs, elsewhere))
-
-
-def test_little_is_read_of_a_connection_that_comes_while_the_backlog_is_full(stand: Stand) -> None:
-    stand.gate.backlog.most = 10
-    assert len(stand.connect()[0].buffer) == READ_SIZE
     held_back(stand, "192.0.2.1", 80)
-    transport = stand.transport = Transport("192.0.2.1")
-    late, talk = stand.connect()
-    assert len(late.buffer) == FIRST_READ_SIZE
-    transport.is_read = True  # as uvloop does, once
-    late.deliver(b"first")
-    was_read = [transport.is_read]
-    while len(late.buffer) != READ_SIZE:
+    held_back(stand, "192.0.2.2", 10)
+    stand.transport = Transport("192.0.2.2")
+    elsewhere, _ = stand.connect()
+    stand.transport = Transport("192.0.2.1")
+    small, said = stand.connect()
+    flooding, flood = stand.connect()
+    assert len(flooding.buffer()) == READ_SIZE
+    held_back(stand, "192.0.2.1", 20)
+    assert "100 bytes from 4 connections of 192.0.2.1 wait to be handled" in caplog.text
+    assert read(flooding, bytes(READ_SIZE)) == LITTLE
+    assert flooding.is_held
+    assert flood.told == []
+    assert read(small, b"small") == 5
+    assert said.told == [b"small"]
+    assert len(elsewhere.buffer()) == READ_SIZE  # others need not care
+    while stand.gate.backlog.size:
         stand.loop.turn()
-    assert [*was_read, transport.is_read] == [False, True]
-    assert talk.told == [b"first"]
+    assert flood.told == [bytes(LITTLE)]
+    assert len(flooding.buffer()) == READ_SIZE
+
+
+def test_little_is_read_of_a_connection_that_was_paused_before_it_is_read(stand: Stand) -> None:
+    endpoint, _ = stand.connect()
+    endpoint.pause_reading()
+    stand.transport.is_read = True  # as uvloop does, once
+    assert read(endpoint, bytes(READ_SIZE)) == LITTLE
+    assert not stand.transport.is_read
 
 
 def test_what_a_lost_connection_has_sent_is_no_longer_in_the_backlog(stand: Stand) -> None:
     stand.gate.backlog.most = 10
-    endpoint, _ = held_back(stand, "192.0.2.1", 80)
-    waiting = connected(stand, "192.0.2.1")
-    assert not waiting.is_read
+    endpoint = held_back(stand, "192.0.2.1", 80)
+    assert stand.gate.backlog.size == 80
     endpoint.closed()
-    stand.loop.turn()
     assert stand.gate.backlog.size == 0
-    assert waiting.is_read
 
 
 def test_who_has_used_the_turn_up_waits_for_the_next(stand: Stand) -> None:

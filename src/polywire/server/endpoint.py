@@ -20,7 +20,7 @@ from polywire.hub.client import Client
 from polywire.hub.outbox import Outbox
 from polywire.hub.peer import GoesOn, HoldsUnfinished, Limits, Login, Refusal, SaysTooBig, Session
 from polywire.hub.work import DONE, TURN, Turns
-from polywire.server.gate import Gate, Host
+from polywire.server.gate import LITTLE, Gate, Host
 
 HIGH_WATER: Final = 256 * 1024
 """How many bytes a transport may hold before the outbox keeps the rest."""
@@ -87,6 +87,8 @@ class Endpoint:
         self._counted = 0  # bytes that the gate knows of
         self._held: deque[bytes | str] | None = None
         self._held_size = 0
+        self._is_crowded = False  # little is read at once
+        self._floods = False  # and the peer has sent more than that
         self._last = b""
         self._last_too_big = b""
         self._pauses = 0
@@ -118,11 +120,6 @@ class Endpoint:
         return self._held is not None
 
     @property
-    def buffer(self) -> memoryview:
-        """What the peer's next bytes are read into, and copied from at once."""
-        return self._gate.buffer if self._pauses == 0 else self._gate.first_buffer
-
-    @property
     def certificate(self) -> Mapping[str, object] | None:
         """The certificate the peer showed, if it did."""
         found = self._transport.get_extra_info("peercert") if self._transport is not None else None
@@ -150,7 +147,7 @@ class Endpoint:
         inet = isinstance(peer, tuple) and len(peer) > 1
         address = f"{peer[0]}:{peer[1]}" if inet else "unix"
         local = not inet or gate.is_loopback(peer[0])
-        self._host = gate.backlog.enter(str(peer[0]) if inet else "unix", self)
+        self._host = gate.backlog.enter(str(peer[0]) if inet else "unix")
         self.active = gate.loop.time()
         self._handshake = gate.loop.call_later(gate.handshake_time, self._handshake_over)
         self.client = gate.hub.client(self._protocol, self.outbox, address, local=local)
@@ -160,17 +157,28 @@ class Endpoint:
         if gate.journaling is not None:
             gate.journaling.hold_if_full(self)
 
+    def buffer(self) -> memoryview:
+        """What the peer's next bytes are read into. ``take`` has to follow before anything else is read."""
+        # uvloop reads a new connection once, even if it was paused at once.
+        self._is_crowded = self._pauses > 0 or self._gate.backlog.is_crowded(self._host)
+        return self._gate.little_buffer if self._is_crowded else self._gate.buffer
+
+    def take(self, size: int) -> bytes:
+        """The bytes that were read."""
+        self._floods = self._is_crowded and size == LITTLE
+        return self._gate.buffer[:size].tobytes()
+
     def deliver(self, data: bytes | str) -> None:
         """What the peer has sent: to the session, or aside while its login or a large request is in progress."""
         self.active = self._now()
         if self._closing:
             return
         if self._pauses:
-            self._pause_transport()  # uvloop begins to read after connection_made, even if that has paused it
+            self._pause_transport()  # see ``buffer``
         if self._held is not None:
             self._held.append(data)
             self._count_held(len(data))
-        elif self._used > SHARE and not self._turns.has_time():
+        elif (self._used > SHARE or self._floods) and not self._turns.has_time():
             self._hold(data)
             self._wait_for_turn()
         elif self.is_stream and len(data) > self._slice:
@@ -326,7 +334,7 @@ class Endpoint:
         if self._hanging_up is not None:
             self._hanging_up.cancel()
         self._forget_held()
-        self._gate.backlog.leave(self._host, self)
+        self._gate.backlog.leave(self._host)
         self._gate.leave(self)
         session, self._session = self._session, None
         if session is not None:

@@ -6,10 +6,8 @@ A reload changes it in place, so open connections continue under the new rules.
 import asyncio
 import ipaddress
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from polywire.hub.access import ANONYMOUS, NOTHING, AccessRules, Grants, Identity
@@ -28,7 +26,7 @@ from polywire.server.config.checks import queue_policies
 from polywire.server.logs import Refusals, Seldom, SeldomEach
 
 if TYPE_CHECKING:
-    from polywire.server.journal import Journaling, Pausable
+    from polywire.server.journal import Journaling
 
 LOGIN_THREADS = 2
 """Passwords checked at once: each takes 64 MiB and a core, so this also limits how fast passwords can be guessed."""
@@ -37,13 +35,8 @@ LOGINS_WAITING = 1000
 """Logins that may wait for a thread; further ones are refused."""
 
 READ_SIZE = 256 * 1024
-"""The most that is read from a connection at once."""
-
-FIRST_READ_SIZE = 1024
-"""The same for one that is not to be read: uvloop reads a new connection once, even if it was paused at once."""
-
-RESUMED_AT_ONCE = 4
-"""Connections of a host that are read again in one turn of the loop, once some of what it sent has been handled."""
+LITTLE = 1024
+"""The most that is read from a connection at once, and from one whose host is crowded."""
 
 MQTT = "mqtt"
 RENEWAL = "reload"
@@ -85,94 +78,62 @@ class Connection(Protocol):
         """Close it at once, whatever is left to write."""
 
 
+class Host:
+    """An address that connections come from.
+
+    ``size`` is how many bytes of theirs wait to be handled, ``used`` how many nanoseconds they have taken since
+    ``window``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.connections = 0
+        self.size = 0
+        self.used = 0
+        self.window = 0.0
+
+
 class Backlog:
     """How much of what connections have sent is not handled yet, by the hosts they come from.
 
-    Each connection may hold what the event loop reads at once, so many of them hold a lot. Once all hosts hold ``most``
-    bytes, those with more than an equal share are not read until some of theirs is handled; then one connection
-    after the other is.
+    A connection whose input waits is not read, but each may have sent what is read at once, so many of them hold a lot.
+    Once all hosts hold ``most`` bytes, those with more than an equal share are crowded: little is read at once from
+    their connections, and what fills even that waits for its turn. Small messages pass.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.most = 0
         self.size = 0
-        self._loop = loop
         self._warning = Seldom(log, loop.time)
         self._hosts: dict[str, Host] = {}
         self._holding = 0  # hosts with a size
 
-    def enter(self, name: str, reader: "Pausable") -> "Host":
-        """A connection from this host is there. It is not read while the host has too much to be handled."""
+    def enter(self, name: str) -> Host:
+        """A connection from this host is there."""
         host = self._hosts.get(name)
         if host is None:
             host = self._hosts[name] = Host(name)
-        if self._is_full(host):
-            host.stop(reader)
-        else:
-            host.read.add(reader)
+        host.connections += 1
         return host
 
-    def leave(self, host: "Host", reader: "Pausable") -> None:
+    def leave(self, host: Host) -> None:
         """A connection has gone; nothing it sent is counted any more."""
-        host.read.discard(reader)
-        host.unread.pop(reader, None)
-        if not host.read and not host.unread:
+        host.connections -= 1
+        if host.connections == 0:
             self._hosts.pop(host.name, None)
 
-    def count(self, host: "Host", size: int) -> None:
+    def count(self, host: Host, size: int) -> None:
         """So many bytes more of a connection from this host wait to be handled, or fewer."""
         self.size += size
         self._holding += (host.size + size > 0) - (host.size > 0)
         host.size += size
-        if size < 0:
-            self._resume_soon(host)
-        elif host.read and self._is_full(host):
-            words = "%s is not read for now: %d bytes of its %d connections wait to be handled"
-            self._warning.warn(words, host.name, host.size, len(host.read) + len(host.unread))
-            while host.read:
-                host.stop(host.read.pop())
+        if size > 0 and self.is_crowded(host):
+            words = "%d bytes from %d connections of %s wait to be handled: less is read from them at once"
+            self._warning.warn(words, host.size, host.connections, host.name)
 
-    def _resume_soon(self, host: "Host") -> None:
-        if host.unread and not host.resuming and not self._is_full(host):
-            host.resuming = True
-            self._loop.call_soon(partial(self._resume, host))
-
-    def _resume(self, host: "Host") -> None:
-        host.resuming = False
-        if not self._is_full(host):
-            host.resume()
-            self._resume_soon(host)
-
-    def _is_full(self, host: "Host") -> bool:
+    def is_crowded(self, host: Host) -> bool:
+        """Whether too much waits, and this host has sent more than its part of it."""
         return self.size > self.most and host.size * self._holding >= self.size
-
-
-class Host:
-    """The connections from one address: those that are read, and those that are not for now, in their order.
-
-    ``size`` is how many bytes of them wait to be handled, ``used`` how many nanoseconds they have taken of late.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.size = 0
-        self.used = 0
-        self.window = 0.0
-        self.resuming = False
-        self.read: set[Pausable] = set()
-        self.unread: OrderedDict[Pausable, None] = OrderedDict()
-
-    def stop(self, reader: "Pausable") -> None:
-        """Read it no more."""
-        self.unread[reader] = None
-        reader.pause_reading()
-
-    def resume(self) -> None:
-        """Read some of them again."""
-        for _ in range(min(RESUMED_AT_ONCE, len(self.unread))):
-            reader, _ = self.unread.popitem(last=False)
-            self.read.add(reader)
-            reader.resume_reading()
 
 
 class Gate:
@@ -190,7 +151,7 @@ class Gate:
         self.backlog = Backlog(loop)
         # Connections are read one after the other, and what was read is copied at once.
         self.buffer = memoryview(bytearray(READ_SIZE))
-        self.first_buffer = self.buffer[:FIRST_READ_SIZE]
+        self.little_buffer = self.buffer[:LITTLE]
         self.unfinished = 0
         """Bytes of messages of which only a part has arrived, as far as connections have reported them."""
         self.handshaking = 0

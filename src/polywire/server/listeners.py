@@ -41,12 +41,12 @@ class StreamProtocol(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the gate knows better
         """What the next bytes from the peer are read into."""
-        return self._endpoint.buffer
+        return self._endpoint.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes from the peer."""
         endpoint = self._endpoint
-        endpoint.deliver(endpoint.buffer[:nbytes].tobytes())
+        endpoint.deliver(endpoint.take(nbytes))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended changes nothing
         """The end."""

@@ -197,11 +197,12 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the gate knows better
         """What the next bytes from the peer are read into."""
-        return self._gate.first_buffer if self._endpoint is None else self._endpoint.buffer
+        return self._gate.little_buffer if self._endpoint is None else self._endpoint.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes from the peer."""
-        self._received(self._gate.buffer[:nbytes].tobytes())
+        endpoint = self._endpoint
+        self._received(self._gate.buffer[:nbytes].tobytes() if endpoint is None else endpoint.take(nbytes))
 
     def _received(self, data: bytes) -> None:
         """Its request, then frames."""

@@ -290,7 +290,7 @@ class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int,
         Size(
             "Data received from connections that use more than their share of the hub and wait for their turn, of all "
-            "together. Once it is reached, the hosts that sent the most are not read for a while.",
+            "together. Once it is reached, less is read at once from the hosts that sent the most.",
             least=4 * KIB,
             most=1024 * GIB,
         ),
