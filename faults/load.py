@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
+from polywire.journal.format import POSTED_SCHEMA
 from polywire.protocols.mqtt import Connack, Connect, Decoder, Puback, Publish, Will, encode
-from polywire.server.ingest import SCHEMA
 from polywire.wire.frame import Frame
 from tests.faults.kept_session import KeptSession, Link
 from tests.interop.speaker import CannotSayError, HungUpError, RefusedError, Speaker, StreamWire
@@ -234,9 +234,9 @@ class PartPublisher(Worker):
 def arrow_stream(rows: list[dict[str, Any]], **options: Any) -> bytes:
     """Messages as the body of ``POST /publish``."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+    with pa.ipc.new_stream(sink, POSTED_SCHEMA, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         writer.write_table(
-            pa.Table.from_pylist([{"headers": None, "content_type": None} | row for row in rows], SCHEMA)
+            pa.Table.from_pylist([{"headers": None, "content_type": None} | row for row in rows], POSTED_SCHEMA)
         )
     return bytes(sink.getvalue())
 

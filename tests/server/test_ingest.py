@@ -24,11 +24,12 @@ from polywire.hub.message import Message
 from polywire.hub.outbox import Flusher, Nowhere, Outbox, Timer
 from polywire.hub.recorder import Recorder
 from polywire.journal.committer import BatchMaker
+from polywire.journal.format import POSTED_SCHEMA
 from polywire.journal.log import Log
 from polywire.registry import HTTP_CODE, by_name
 from polywire.security.users import make_user, put_user
 from polywire.server.http import Refused
-from polywire.server.ingest import SCHEMA, decode
+from polywire.server.ingest import decode
 from polywire.server.restoration import Part, note
 from tests.faults.kept_session import KeptSession, Link
 from tests.hub_process import HubProcess, running_hub
@@ -39,10 +40,10 @@ pytestmark = pytest.mark.timeout(120)
 
 def stream(*rows: dict[str, Any], compression: Literal["lz4", "zstd"] | None = None, times: int = 1) -> bytes:
     table = pa.Table.from_pylist(
-        [{"headers": None, "content_type": None, "retain": False, "queue": False} | row for row in rows], SCHEMA
+        [{"headers": None, "content_type": None, "retain": False, "queue": False} | row for row in rows], POSTED_SCHEMA
     )
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+    with pa.ipc.new_stream(sink, POSTED_SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         for _ in range(times):
             writer.write_table(table)
     return sink.getvalue().to_pybytes()

@@ -64,6 +64,18 @@ PLAIN_SCHEMA: Final = pa.schema(
 ).with_metadata(SCHEMA.metadata)
 """As it is read: the same columns, with codes replaced by text."""
 
+_POSTED: "Final[list[pa.Field[Any]]]" = [
+    pa.field("channel", pa.utf8(), nullable=False),
+    pa.field("body", pa.binary(), nullable=False),
+    pa.field("headers", pa.utf8()),
+    pa.field("content_type", pa.utf8()),
+    pa.field("retain", pa.bool_(), nullable=False),
+    pa.field("queue", pa.bool_(), nullable=False),
+]
+
+POSTED_SCHEMA: Final = pa.schema(_POSTED)
+"""Rows as ``POST /publish`` takes them: ``headers`` is a JSON object."""
+
 KIND_VALUES: Final = pa.array(KINDS, pa.utf8())
 
 

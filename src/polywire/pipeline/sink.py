@@ -19,9 +19,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from polywire.http import HttpClient, NoAnswer
+from polywire.journal.format import POSTED_SCHEMA
 from polywire.pipeline.errors import OptionError, SinkError
 from polywire.pipeline.options import known, number
-from polywire.pipeline.staging import SCHEMA, Manifest, Staging, check_columns, in_parts, normalised, open_location
+from polywire.pipeline.staging import Manifest, Staging, check_columns, in_parts, normalised, open_location
 
 PATH: Final = "/publish"
 CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
@@ -52,7 +53,7 @@ class Publisher:
     def publish(self, part: Part, rows: pa.RecordBatch) -> bool:
         """Publish a part; False where the hub had it already."""
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        with pa.ipc.new_stream(sink, POSTED_SCHEMA) as writer:
             writer.write_batch(rows)
         headers = {
             "content-type": CONTENT_TYPE,

@@ -12,27 +12,15 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
-from polywire.journal.format import Array, values
+from polywire.journal.format import POSTED_SCHEMA, Array, values
 from polywire.pipeline.errors import SinkError
-
-_FIELDS: "Final[list[pa.Field[Any]]]" = [
-    pa.field("channel", pa.utf8(), nullable=False),
-    pa.field("body", pa.binary(), nullable=False),
-    pa.field("headers", pa.utf8()),
-    pa.field("content_type", pa.utf8()),
-    pa.field("retain", pa.bool_(), nullable=False),
-    pa.field("queue", pa.bool_(), nullable=False),
-]
-
-SCHEMA: Final = pa.schema(_FIELDS)
-"""What the hub gets: ``headers`` is a JSON object."""
 
 ACCEPTED: Final = {
     "channel": ("string",),
@@ -78,7 +66,7 @@ def normalised(batch: pa.RecordBatch) -> pa.RecordBatch:
         _optional(batch, "retain", pa.bool_()).fill_null(fill_value=False),
         _optional(batch, "queue", pa.bool_()).fill_null(fill_value=False),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=POSTED_SCHEMA)
 
 
 def in_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -139,7 +127,7 @@ class Staging:
         files, root = self._open()
         files.create_dir(root, recursive=True)
         name = f"{uuid.uuid4().hex}{STAGED}"
-        with files.open_output_stream(f"{root}/{name}") as out, pa.ipc.new_stream(out, SCHEMA) as writer:
+        with files.open_output_stream(f"{root}/{name}") as out, pa.ipc.new_stream(out, POSTED_SCHEMA) as writer:
             writer.write_batch(first)
             for part in parts:
                 writer.write_batch(part)

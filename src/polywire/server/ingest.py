@@ -34,6 +34,7 @@ from polywire.hub.peer import Refused as HubRefused
 from polywire.hub.queues import OVERHEAD as QUEUED_OVERHEAD
 from polywire.hub.recorder import Recorder, headers_of
 from polywire.journal.columns import Columns
+from polywire.journal.format import POSTED_SCHEMA
 from polywire.journal.housekeeping import Hold
 from polywire.protocols.mqtt.kept import sessions_of
 from polywire.registry import HTTP_CODE, by_name
@@ -66,17 +67,6 @@ PENDING: Final = 8 << 20
 
 RETRY_SECONDS: Final = 0.5
 
-_FIELDS: "Final[list[pa.Field[Any]]]" = [
-    pa.field("channel", pa.utf8(), nullable=False),
-    pa.field("body", pa.binary(), nullable=False),
-    pa.field("headers", pa.utf8()),
-    pa.field("content_type", pa.utf8()),
-    pa.field("retain", pa.bool_(), nullable=False),
-    pa.field("queue", pa.bool_(), nullable=False),
-]
-
-SCHEMA: Final = pa.schema(_FIELDS)
-
 
 def read_part(headers: Mapping[str, str]) -> Part:
     """The part that a request's headers name."""
@@ -100,8 +90,8 @@ def check_size(body: bytes, limit: int) -> tuple[int, int]:
     size = rows = 0
     reader = ipc.MessageReader.open_stream(pa.BufferReader(body))
     schema = next(reader, None)
-    if schema is None or schema.type != "schema" or not ipc.read_schema(schema).equals(SCHEMA):
-        raise Refused(400, f"the columns must be {', '.join(map(str, SCHEMA))}")
+    if schema is None or schema.type != "schema" or not ipc.read_schema(schema).equals(POSTED_SCHEMA):
+        raise Refused(400, f"the columns must be {', '.join(map(str, POSTED_SCHEMA))}")
     for batches, message in enumerate(reader, start=1):
         if message.type != "record batch":
             raise Refused(400, f"a part must consist of record batches, not of a {message.type}")
