@@ -19,7 +19,19 @@ from pathlib import Path
 from typing import Final, overload
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from polywire.journal.format import PLAIN_SCHEMA
 from polywire.pipeline.errors import PipelineError
@@ -30,6 +42,21 @@ Rows = Callable[[DataFrame], DataFrame]
 ALL_COLUMNS: Final = tuple(PLAIN_SCHEMA.names)
 LIGHT_COLUMNS: Final = tuple(name for name in ALL_COLUMNS if name not in {"body", "attachments"})
 """All columns except the large ones."""
+
+_SIMPLE: Final = (BinaryType, BooleanType, DateType, DoubleType, IntegerType, LongType, StringType, TimestampType)
+_TYPES: Final = {
+    kind.simpleString(): kind
+    for kind in (*(kind() for kind in _SIMPLE), ArrayType(BinaryType()), MapType(StringType(), StringType()))
+}
+
+
+def schema(columns: str) -> StructType:
+    """A schema from ``"name type, name type"``. ``StructType.fromDDL`` would need a running Spark."""
+    found = StructType()
+    for column in columns.split(", "):
+        name, kind = column.split(" ")
+        found.add(name, _TYPES[kind])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

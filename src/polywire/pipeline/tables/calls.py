@@ -10,44 +10,17 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import (
-    DateType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from polywire.journal.kinds import LAST_FLAG
-from polywire.pipeline.table import Table
+from polywire.pipeline.table import Table, schema
 from polywire.pipeline.tables import matches
 from polywire.pipeline.tables.expressions import MICROSECONDS, day_of, has_flag, micros, moment, protocol
 from polywire.pipeline.tables.matches import PAIRS, matched
 
-SCHEMA: Final = StructType(
-    [
-        StructField("day", DateType()),
-        StructField("protocol", StringType()),
-        StructField("node", StringType()),
-        StructField("correlation", StringType()),
-        StructField("offset", LongType()),
-        StructField("service", StringType()),
-        StructField("method", StringType()),
-        StructField("connection", LongType()),
-        StructField("client", StringType()),
-        StructField("requested", TimestampType()),
-        StructField("ended", TimestampType()),
-        StructField("latency_ms", DoubleType()),
-        StructField("outcome", StringType()),
-        StructField("code", IntegerType()),
-        StructField("tag", StringType()),
-        StructField("text", StringType()),
-        StructField("request_size", IntegerType()),
-        StructField("reply_size", IntegerType()),
-    ]
+SCHEMA: Final = schema(
+    "day date, protocol string, node string, correlation string, offset bigint, service string, method string, "
+    "connection bigint, client string, requested timestamp, ended timestamp, latency_ms double, outcome string, "
+    "code int, tag string, text string, request_size int, reply_size int"
 )
 
 OK: Final = "ok"

@@ -9,23 +9,14 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType, TimestampType
 
 from polywire.journal.kinds import PERSISTENT_FLAG, UNHEARD_FLAG
-from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts
+from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts, schema
 from polywire.pipeline.tables.expressions import day_of, has_flag, is_start, minute_of
 
-SCHEMA: Final = StructType(
-    [
-        StructField("day", DateType()),
-        StructField("minute", TimestampType()),
-        StructField("channel", StringType()),
-        StructField("joined", LongType()),
-        StructField("left", LongType()),
-        StructField("subscribers", LongType()),
-        StructField("published", LongType()),
-        StructField("unheard", LongType()),
-    ]
+SCHEMA: Final = schema(
+    "day date, minute timestamp, channel string, joined bigint, left bigint, subscribers bigint, published bigint, "
+    "unheard bigint"
 )
 
 START: Final = "start"

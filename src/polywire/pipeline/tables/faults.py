@@ -7,40 +7,14 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import (
-    BinaryType,
-    DateType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from polywire.journal.kinds import KINDS
-from polywire.pipeline.table import Table
+from polywire.pipeline.table import Table, schema
 from polywire.pipeline.tables.expressions import TICK, day_of, protocol
 
-SCHEMA: Final = StructType(
-    [
-        StructField("day", DateType()),
-        StructField("protocol", StringType()),
-        StructField("ts", TimestampType()),
-        StructField("node", StringType()),
-        StructField("offset", LongType()),
-        StructField("fault", StringType()),
-        StructField("rule", StringType()),
-        StructField("reason", StringType()),
-        StructField("connection", LongType()),
-        StructField("client", StringType()),
-        StructField("channel", StringType()),
-        StructField("correlation", StringType()),
-        StructField("headers", StringType()),
-        StructField("raw", BinaryType()),
-        StructField("size", IntegerType()),
-    ]
+SCHEMA: Final = schema(
+    "day date, protocol string, ts timestamp, node string, offset bigint, fault string, rule string, reason string, "
+    "connection bigint, client string, channel string, correlation string, headers string, raw binary, size int"
 )
 
 DISCARDED: Final = "discarded"
@@ -79,7 +53,7 @@ def _reason(headers: Column) -> Column:
 
 def faults(rows: DataFrame) -> DataFrame:
     """What was discarded and why, gaps in the journal, and rows that are not as they should be."""
-    headers = sf.from_json("headers", MapType(StringType(), StringType()))
+    headers = sf.from_json("headers", "map<string,string>")
     return (
         rows.withColumn("fault", _fault(headers))
         .filter(sf.col("fault").isNotNull())

@@ -8,27 +8,14 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DateType, DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
-from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table
+from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, schema
 from polywire.pipeline.tables import calls
 from polywire.pipeline.tables.expressions import day_of, minute_of
 
-SCHEMA: Final = StructType(
-    [
-        StructField("day", DateType()),
-        StructField("minute", TimestampType()),
-        StructField("service", StringType()),
-        StructField("method", StringType()),
-        StructField("calls", LongType()),
-        StructField("errors", LongType()),
-        StructField("timeouts", LongType()),
-        StructField("error_rate", DoubleType()),
-        StructField("p50_ms", DoubleType()),
-        StructField("p95_ms", DoubleType()),
-        StructField("p99_ms", DoubleType()),
-        StructField("max_ms", DoubleType()),
-    ]
+SCHEMA: Final = schema(
+    "day date, minute timestamp, service string, method string, calls bigint, errors bigint, timeouts bigint, "
+    "error_rate double, p50_ms double, p95_ms double, p99_ms double, max_ms double"
 )
 
 KEYS: Final = ("day", "minute", "service", "method")

@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from polywire.pipeline.table import schema
 
 REQUEST: Final = 0
 OPENING: Final = 1
@@ -161,39 +162,19 @@ def _ended(pairs: pd.DataFrame, came: "np.ndarray[Any, np.dtype[np.bool_]]", tim
     return calls
 
 
-PACKED: Final = StructType(
-    [
-        StructField("node", StringType()),
-        StructField("bucket", IntegerType()),
-        StructField("clock", LongType()),
-        StructField("parts", BinaryType()),
-    ]
-)
+PACKED: Final = schema("node string, bucket int, clock bigint, parts binary")
 """What buckets get: parts of calls as Arrow has them, or nothing, and how far the node has come."""
 
 HELD: Final = 50_000
 """Parts that are packed at once: a few megabytes."""
 
-PAIRS: Final = StructType(
-    [
-        StructField("node", StringType()),
-        StructField("correlation", StringType()),
-        StructField("offset", LongType()),
-        StructField("at", LongType()),
-        StructField("protocol", StringType()),
-        StructField("connection", LongType()),
-        StructField("client", StringType()),
-        StructField("channel", StringType()),
-        StructField("size", IntegerType()),
-        StructField("end_role", IntegerType()),
-        StructField("end_at", LongType()),
-        StructField("end_size", IntegerType()),
-        StructField("end_headers", StringType()),
-    ]
+PAIRS: Final = schema(
+    "node string, correlation string, offset bigint, at bigint, protocol string, connection bigint, client string, "
+    "channel string, size int, end_role int, end_at bigint, end_size int, end_headers string"
 )
 """A request and its end."""
 
-STATE: Final = StructType([StructField("clock", LongType()), StructField("rows", BinaryType())])
+STATE: Final = schema("clock bigint, rows binary")
 
 
 def matched(slim: DataFrame, timeout: int, lateness: int, buckets: int) -> DataFrame:

@@ -4,50 +4,16 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DateType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from polywire.journal.kinds import LAST_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG, UNHEARD_FLAG, WILL_FLAG
-from polywire.pipeline.table import Table
+from polywire.pipeline.table import Table, schema
 from polywire.pipeline.tables.expressions import day_of, has_flag, is_message, protocol
 
-HEADERS: Final = MapType(StringType(), StringType())
-
-SCHEMA: Final = StructType(
-    [
-        StructField("day", DateType()),
-        StructField("protocol", StringType()),
-        StructField("ts", TimestampType()),
-        StructField("node", StringType()),
-        StructField("offset", LongType()),
-        StructField("kind", StringType()),
-        StructField("connection", LongType()),
-        StructField("client", StringType()),
-        StructField("channel", StringType()),
-        StructField("correlation", StringType()),
-        StructField("content_type", StringType()),
-        StructField("headers", HEADERS),
-        StructField("text", StringType()),
-        StructField("body", BinaryType()),
-        StructField("attachments", ArrayType(BinaryType())),
-        StructField("size", IntegerType()),
-        StructField("qos", IntegerType()),
-        StructField("retain", BooleanType()),
-        StructField("will", BooleanType()),
-        StructField("unheard", BooleanType()),
-        StructField("last", BooleanType()),
-    ]
+SCHEMA: Final = schema(
+    "day date, protocol string, ts timestamp, node string, offset bigint, kind string, connection bigint, "
+    "client string, channel string, correlation string, content_type string, headers map<string,string>, "
+    "text string, body binary, attachments array<binary>, size int, qos int, retain boolean, will boolean, "
+    "unheard boolean, last boolean"
 )
 
 
@@ -70,7 +36,7 @@ def messages(rows: DataFrame) -> DataFrame:
             "correlation",
             "content_type",
             # Most rows have none, and parsing nothing takes its time too.
-            sf.when(sf.col("headers").isNotNull(), sf.from_json("headers", HEADERS)).alias("headers"),
+            sf.when(sf.col("headers").isNotNull(), sf.from_json("headers", "map<string,string>")).alias("headers"),
             "text",
             sf.when(sf.col("text").isNull(), sf.col("body")).alias("body"),
             "attachments",

@@ -9,36 +9,14 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import (
-    DateType,
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
-from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts
+from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts, schema
 from polywire.pipeline.tables.expressions import MICROSECONDS, day_of, is_message, is_start, micros, protocol
 
-SCHEMA: Final = StructType(
-    [
-        StructField("day", DateType()),
-        StructField("protocol", StringType()),
-        StructField("node", StringType()),
-        StructField("connection", LongType()),
-        StructField("client", StringType()),
-        StructField("user", StringType()),
-        StructField("address", StringType()),
-        StructField("connected", TimestampType()),
-        StructField("ended", TimestampType()),
-        StructField("seconds", DoubleType()),
-        StructField("state", StringType()),
-        StructField("reason", StringType()),
-        StructField("messages", LongType()),
-        StructField("bytes", LongType()),
-    ]
+SCHEMA: Final = schema(
+    "day date, protocol string, node string, connection bigint, client string, user string, address string, "
+    "connected timestamp, ended timestamp, seconds double, state string, reason string, messages bigint, "
+    "bytes bigint"
 )
 
 OPEN: Final = "open"

@@ -7,21 +7,12 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType, TimestampType
 
-from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts
+from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts, schema
 from polywire.pipeline.tables.expressions import day_of, is_message, minute_of, protocol
 
-SCHEMA: Final = StructType(
-    [
-        StructField("day", DateType()),
-        StructField("protocol", StringType()),
-        StructField("minute", TimestampType()),
-        StructField("channel", StringType()),
-        StructField("messages", LongType()),
-        StructField("bytes", LongType()),
-        StructField("publishers", LongType()),
-    ]
+SCHEMA: Final = schema(
+    "day date, protocol string, minute timestamp, channel string, messages bigint, bytes bigint, publishers bigint"
 )
 
 KEYS: Final = ("day", "minute", "protocol", "channel")
