@@ -63,17 +63,9 @@ def is_terminal() -> bool:
 
 def segment_json(segment: Segment) -> dict[str, Any]:
     """A segment for programs."""
-    return {
-        "name": segment.name,
-        "format": segment.format,
-        "first_offset": segment.first_offset,
-        "end_offset": segment.end_offset,
-        "rows": segment.rows,
-        "octets": segment.octets,
-        "min_time": None if segment.min_time is None else iso(segment.min_time),
-        "max_time": None if segment.max_time is None else iso(segment.max_time),
-        "closed": segment.closed,
-    }
+    first, last = segment.min_time, segment.max_time
+    times = {"min_time": None if first is None else iso(first), "max_time": None if last is None else iso(last)}
+    return asdict(segment) | times
 
 
 def _row(segment: Segment) -> tuple[str, ...]:

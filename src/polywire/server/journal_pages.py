@@ -11,6 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,7 @@ from aiohttp import web
 from polywire.hub.channels import REST
 from polywire.journal.files import ARROW, INDEX, choose_segments
 from polywire.journal.format import ENTRY_OCTETS, MAGIC, unpack_entries
-from polywire.journal.reader import Journal, Segment, open_journal
+from polywire.journal.reader import Journal, open_journal
 from polywire.server.config.schema import LISTENED
 from polywire.server.gate import Gate
 from polywire.server.http import HttpServer, Refused
@@ -114,7 +115,10 @@ class JournalList:
         return {
             "first_offset": segments[0].first_offset if segments else 0,
             "end_offset": segments[-1].end_offset if segments else 0,
-            "segments": [_described(segment) for segment in segments],
+            "segments": [
+                asdict(segment) | {"min_time": _iso(segment.min_time), "max_time": _iso(segment.max_time)}
+                for segment in segments
+            ],
             "files": self._files(),
         }
 
@@ -129,20 +133,6 @@ class JournalList:
                 except FileNotFoundError:
                     continue  # compacted or deleted a moment ago
         return files
-
-
-def _described(segment: Segment) -> dict[str, Any]:
-    return {
-        "name": segment.name,
-        "format": segment.format,
-        "first_offset": segment.first_offset,
-        "end_offset": segment.end_offset,
-        "rows": segment.rows,
-        "octets": segment.octets,
-        "min_time": _iso(segment.min_time),
-        "max_time": _iso(segment.max_time),
-        "closed": segment.closed,
-    }
 
 
 def safe_size(path: Path, newest: str) -> int:
