@@ -62,6 +62,10 @@ class Intake:
     def owe(self, change: int) -> None:
         """So many more replies, or fewer, are awaited: for those that count them."""
         self._replies += change
+        self.reconsider()
+
+    def reconsider(self) -> None:
+        """Decide again where an inbox is full: a reply may be awaited now, or no longer."""
         if self._full:
             self.decide()
 
@@ -133,6 +137,12 @@ class Inbox(Generic[Item]):
         self._on_close = on_close
         self.last_taken = 0.0
         """When something was taken from it last, or it became full; only while it is full."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
 
     def __len__(self) -> int:
         return len(self._items)

@@ -15,7 +15,7 @@ import secrets
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Self, cast
+from typing import Final, cast
 
 from polywire.backoff import BACKOFF, Backoff
 from polywire.client.address import Address, parse
@@ -69,12 +69,6 @@ class Listening(Inbox[Publication]):
         self.topic: Final = topic
         self.flags: Final = flags
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
 
 class Watching(Inbox[Demand]):
     """A watch of the demand for ``topic``. Closing it ends the watch."""
@@ -84,12 +78,6 @@ class Watching(Inbox[Demand]):
     def __init__(self, table: "Table", topic: str, limit: int) -> None:
         super().__init__(table.intake, limit, on_close=lambda: table.remove(self))
         self.topic: Final = topic
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
 
 
 Subscriber = Listening | Watching

@@ -8,7 +8,7 @@ import asyncio
 import collections
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Self, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from polywire.client.errors import Closed, ConnectionLost, Refused, Timeout
 from polywire.client.inbox import Inbox, Intake
@@ -67,12 +67,6 @@ class _Subscription(Inbox[Item]):
         self.qos: Final = qos
         self.granted: int | None = None
         self.receipt = Receipt(withdraw=self.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
 
     def deliver(self, frame: Publish, owed: "Owed | None") -> None:
         """Add one message, whose acknowledgement is ``owed``."""
