@@ -5,18 +5,19 @@ without a hub accepts connections, and has a peer for each.
 """
 
 import asyncio
+import contextlib
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from polywire.client.address import Address
-from polywire.client.errors import ConnectionLost
+from polywire.client.errors import ConnectFailed, ConnectionLost, Timeout
 from polywire.client.inbox import Intake
 from polywire.client.link import Link, Receiver
 from polywire.client.reconnect import Callbacks, OnDisconnect
-from polywire.client.transport import HANDSHAKE_TIME, Listener, Opening, listen
+from polywire.client.transport import HANDSHAKE_TIME, Listener, Opening, dial, listen
 from polywire.errors import PolywireError
 
 LOOKS: Final = 4
@@ -163,6 +164,12 @@ class LivePeer:
             self.on_room()
 
 
+def expire(waiter: "asyncio.Future[Any]", what: str, seconds: float) -> None:
+    """Nothing has come in time for those who wait for it."""
+    if not waiter.done():
+        waiter.set_exception(Timeout(what, seconds, sent=True))
+
+
 class Idling:
     """Calls ``silent`` once, when ``link`` has been silent for ``seconds`` and nobody was ``busy`` meanwhile."""
 
@@ -213,6 +220,30 @@ class Served(Receiver, Protocol):
 
     def timed_out(self) -> None:
         """The words for a handshake or a silence that took too long, then close."""
+
+
+@contextlib.asynccontextmanager
+async def linked(
+    peer: Served,
+    address: Address,
+    failure: str,
+    *,
+    tls: ssl.SSLContext | None,
+    connect_time: float,
+    subprotocol: str | None = None,
+) -> AsyncIterator[None]:
+    """Connect a new peer, whose handshake follows. ``failure`` says what did not happen within ``connect_time``."""
+    try:
+        async with asyncio.timeout(connect_time):
+            link = await dial(address, peer, tls=tls, timeout=connect_time, subprotocol=subprotocol)
+            peer.attach(link)
+            try:
+                yield
+            except BaseException:
+                link.abort()
+                raise
+    except TimeoutError as error:
+        raise ConnectFailed(str(address), f"{failure} within {connect_time:g} s") from error
 
 
 P = TypeVar("P", bound=Served)

@@ -14,10 +14,9 @@ import ssl
 from collections.abc import Iterable, Mapping, Sequence
 
 from polywire.client.address import PORTS, Address, parse
-from polywire.client.errors import ConnectFailed
-from polywire.client.peer import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
+from polywire.client.peer import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, linked, serving
 from polywire.client.reconnect import OnDisconnect
-from polywire.client.transport import DIAL_TIME, HANDSHAKE_TIME, Opening, dial
+from polywire.client.transport import DIAL_TIME, HANDSHAKE_TIME, Opening
 from polywire.protocols.micromsg.connection import DEFAULT_LIMITS, Limits, Terms
 from polywire.protocols.micromsg.peer import NO_PROPERTIES, Handler, Login, Peer, Subscribed
 from polywire.protocols.micromsg.text import BATCH_ACK, KNOWN, PUB_SUB, X_AUTH, NamedExtension, Value, batch_ack
@@ -68,17 +67,8 @@ async def open_peer(
     peer: Peer, address: Address, *, tls: ssl.SSLContext | None = None, connect_time: float = DIAL_TIME
 ) -> None:
     """Connect a new peer, handshake and login included."""
-    try:
-        async with asyncio.timeout(connect_time):
-            link = await dial(address, peer, tls=tls, timeout=connect_time)
-            peer.attach(link)
-            try:
-                await peer.say_hello()
-            except BaseException:
-                link.abort()
-                raise
-    except TimeoutError as error:
-        raise ConnectFailed(str(address), f"the handshake did not end within {connect_time:g} s") from error
+    async with linked(peer, address, "the handshake did not end", tls=tls, connect_time=connect_time):
+        await peer.say_hello()
 
 
 def terms_of(

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
-from polywire.client.errors import ClientError, Closed, ConnectionLost, Refused, Timeout
+from polywire.client.errors import ClientError, Closed, ConnectionLost, Refused
 from polywire.client.inbox import LIMIT, Inbox, Intake
 from polywire.client.link import Link
 from polywire.client.message import Body, octets
-from polywire.client.peer import LivePeer, Work
+from polywire.client.peer import LivePeer, Work, expire
 from polywire.protocols.micromsg.connection import (
     DEFAULT_LIMITS,
     Agreement,
@@ -248,16 +248,14 @@ class Commands:
         answer = self.post(command)
         timer = None
         if seconds is not None:
-            timer = asyncio.get_running_loop().call_later(seconds, _expire, answer, seconds)
-        if self._intake.strained:
-            self._intake.decide()
+            timer = asyncio.get_running_loop().call_later(seconds, expire, answer, "the command", seconds)
+        self._intake.reconsider()
         try:
             await answer
         finally:
             if timer is not None:
                 timer.cancel()
-            if self._intake.strained:
-                self._intake.decide()
+            self._intake.reconsider()
 
     def post(self, command: Command | None) -> "asyncio.Future[None]":
         """Send a command, or only a ping, without waiting; the future is done as ``ask`` would be."""
@@ -289,11 +287,6 @@ class Commands:
         for asked in self._asked:
             _settle(asked.answer, ConnectionLost(reason, sent=True))
         self._asked.clear()
-
-
-def _expire(answer: "asyncio.Future[None]", seconds: float) -> None:
-    if not answer.done():
-        answer.set_exception(Timeout("the command", seconds, sent=True))
 
 
 def _settle(future: "asyncio.Future[None]", problem: Exception | None) -> None:
@@ -770,8 +763,7 @@ class Peer(LivePeer):
     def _extension(self, frame: Extension) -> None:
         if frame.number == self._connection.ack_number:
             self.outflow.acked(self._connection.acknowledged)
-            if self._intake.strained:
-                self._intake.decide()
+            self._intake.reconsider()
             return
         name = self._connection.purpose(frame)
         if isinstance(name, str):

@@ -9,14 +9,12 @@
 What the hub's headers mean is in ``bus``.
 """
 
-import asyncio
 import ssl
 
 from polywire.client.address import PORTS, Address, parse
-from polywire.client.errors import ConnectFailed
-from polywire.client.peer import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
+from polywire.client.peer import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, linked, serving
 from polywire.client.reconnect import OnDisconnect
-from polywire.client.transport import DIAL_TIME, HANDSHAKE_TIME, Opening, dial
+from polywire.client.transport import DIAL_TIME, HANDSHAKE_TIME, Opening
 from polywire.protocols.sabc.headers import Header
 from polywire.protocols.sabc.peer import DEFAULT_LIMITS, Handler, Limits, Login, Peer
 from polywire.wire.frame import Role
@@ -111,17 +109,10 @@ async def open_peer(
     connect_time: float = DIAL_TIME,
 ) -> None:
     """Connect a new peer and open its session."""
-    try:
-        async with asyncio.timeout(connect_time):
-            link = await dial(address, peer, tls=tls, timeout=connect_time, subprotocol=SUBPROTOCOL)
-            peer.attach(link)
-            try:
-                await peer.say_hello(*credentials(address, client_id), headers)
-            except BaseException:
-                link.abort()
-                raise
-    except TimeoutError as error:
-        raise ConnectFailed(str(address), f"no session was opened within {connect_time:g} s") from error
+    async with linked(
+        peer, address, "no session was opened", tls=tls, connect_time=connect_time, subprotocol=SUBPROTOCOL
+    ):
+        await peer.say_hello(*credentials(address, client_id), headers)
 
 
 def credentials(address: Address, client_id: str | None = None) -> tuple[str, str | None]:

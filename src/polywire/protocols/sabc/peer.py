@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from itertools import count
 
-from polywire.client.errors import ClientError, Closed, ConnectionLost, Refused, Timeout
+from polywire.client.errors import ClientError, Closed, ConnectionLost, Refused
 from polywire.client.inbox import Intake
 from polywire.client.link import Link
 from polywire.client.message import Body, octets
-from polywire.client.peer import LivePeer, Work
+from polywire.client.peer import LivePeer, Work, expire
 from polywire.protocols.sabc.connection import Connection, State
 from polywire.protocols.sabc.decoder import MAX_HEAD, MAX_HEADERS, MAX_MESSAGE, MAX_UNFINISHED
 from polywire.protocols.sabc.errors import DRAINING, LIMIT, MEANINGS, NOT_FOUND, UNAUTHORIZED, RemoteProtocolError
@@ -260,15 +260,15 @@ class Unanswered:
             waiter: asyncio.Future[Whole] = self._loop.create_future()
             self._waiting[msg_id] = waiter
             timer = None
-            self._decide()
+            self._intake.reconsider()
             try:
                 if seconds is not None:
-                    timer = self._loop.call_later(seconds, _expire, waiter, seconds)
+                    timer = self._loop.call_later(seconds, expire, waiter, "the answer", seconds)
                 await self._sender.deliver(Message(self._sender.connection.session_id, msg_id, body, headers))
                 return await waiter
             finally:
                 self._waiting.pop(msg_id, None)
-                self._decide()
+                self._intake.reconsider()
                 if timer is not None:
                     timer.cancel()
                 if waiter.done() and not waiter.cancelled():
@@ -278,18 +278,18 @@ class Unanswered:
         """A message is sent at once, however many are unanswered: the future of its answer."""
         waiter: asyncio.Future[Whole] = self._loop.create_future()
         self._waiting[msg_id] = waiter
-        self._decide()  # the answer must be read, however full the subscriptions are
+        self._intake.reconsider()  # the answer must be read, however full the subscriptions are
         return waiter
 
     def forget(self, msg_id: str) -> None:
         """It could not be sent."""
         del self._waiting[msg_id]
-        self._decide()
+        self._intake.reconsider()
 
     def answered(self, ref_msg_id: str, answer: Whole | Failure) -> bool:
         """Pass an answer on. False if nothing waits for it."""
         waiter = self._waiting.pop(ref_msg_id, None)
-        self._decide()
+        self._intake.reconsider()
         if waiter is None or waiter.done():
             return False
         if isinstance(answer, Whole) and answer.truncated:
@@ -306,10 +306,6 @@ class Unanswered:
             if not waiter.done():
                 waiter.set_exception(ConnectionLost(reason, sent=True))
         self._waiting.clear()
-
-    def _decide(self) -> None:
-        if self._intake.strained:
-            self._intake.decide()
 
 
 class Requests:
@@ -643,8 +639,3 @@ class Peer(LivePeer):
     def _end_session(self, last: list[bytes]) -> None:
         self._sender.reason = self._sender.reason or "this side ended the session"
         self._sender.write(last)
-
-
-def _expire(waiter: "asyncio.Future[Whole]", seconds: float) -> None:
-    if not waiter.done():
-        waiter.set_exception(Timeout("the answer", seconds, sent=True))

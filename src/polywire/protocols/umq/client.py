@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from polywire.client.address import PORTS, Address, parse
-from polywire.client.errors import AttachmentFailed, ConnectFailed
+from polywire.client.errors import AttachmentFailed
 from polywire.client.inbox import LIMIT
 from polywire.client.message import Body as Content
 from polywire.client.message import JsonBody, octets
-from polywire.client.peer import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, serving
+from polywire.client.peer import CONNECTIONS, DRAIN_TIME, Bounds, Joined, Server, linked, serving
 from polywire.client.reconnect import OnDisconnect
-from polywire.client.transport import DIAL_TIME, HANDSHAKE_TIME, Opening, dial
+from polywire.client.transport import DIAL_TIME, HANDSHAKE_TIME, Opening
 from polywire.protocols.umq.connection import Attribute
 from polywire.protocols.umq.errors import FatalCode, RpcException, write_failure
 from polywire.protocols.umq.frames import Attachment, AttachmentError
@@ -112,17 +112,10 @@ async def open_peer(
     connect_time: float = DIAL_TIME,
 ) -> None:
     """Connect a new peer, handshake included."""
-    try:
-        async with asyncio.timeout(connect_time):
-            link = await dial(address, peer, tls=tls, timeout=connect_time, subprotocol=SUBPROTOCOL)
-            peer.attach(link)
-            try:
-                await peer.say_hello(hello, attachments)
-            except BaseException:
-                link.abort()
-                raise
-    except TimeoutError as error:
-        raise ConnectFailed(str(address), f"no welcome received within {connect_time:g} s") from error
+    async with linked(
+        peer, address, "no welcome received", tls=tls, connect_time=connect_time, subprotocol=SUBPROTOCOL
+    ):
+        await peer.say_hello(hello, attachments)
 
 
 def credentials(address: Address) -> str:

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from inspect import iscoroutine
 from typing import Any, Self
 
-from polywire.client.errors import AttachmentFailed, Closed, ConnectionLost, Refused, Timeout
+from polywire.client.errors import AttachmentFailed, Closed, ConnectionLost, Refused
 from polywire.client.inbox import LIMIT, Inbox, Intake
 from polywire.client.link import Link
-from polywire.client.peer import LivePeer, Work
+from polywire.client.peer import LivePeer, Work, expire
 from polywire.protocols.umq.base36 import write
 from polywire.protocols.umq.connection import MAX_CALLBACKS, MAX_TOPICS, Attribute, Connection, State
 from polywire.protocols.umq.errors import (
@@ -531,7 +531,7 @@ class Peer(LivePeer):
         except BaseException:
             calls.abandon(call_id)
             raise
-        self._reconsider_reading()
+        self._intake.reconsider()
         return answer
 
     def register(self, function: Handler, callback_id: int | None = None) -> int:
@@ -680,29 +680,24 @@ class Peer(LivePeer):
         count = len(attachments)
         frame = Call(call_id, text, count) if callback_id is None else Callback(call_id, callback_id, text, count)
         timer = None
-        self._reconsider_reading()
+        self._intake.reconsider()
         try:
             sender.send(frame, attachments)
             if seconds is not None:
-                timer = self._loop.call_later(seconds, _expire, answer, seconds)
+                timer = self._loop.call_later(seconds, expire, answer, "the request", seconds)
             await sender.room()
             return await answer
         finally:
             calls.abandon(call_id)
-            self._reconsider_reading()
+            self._intake.reconsider()
             if timer is not None:
                 timer.cancel()
             if answer.done() and not answer.cancelled():
                 answer.exception()  # it may have failed while room was waited for
 
-    def _reconsider_reading(self) -> None:
-        """An answer must be read however full the subscriptions are."""
-        if self._intake.strained:
-            self._intake.decide()
-
     def _answered(self, frame: Result | CallException) -> None:
         waiter = self._connection.calls.answered(frame)
-        self._reconsider_reading()
+        self._intake.reconsider()
         if waiter is None or waiter.done():
             return
         if isinstance(frame, Result):
@@ -842,8 +837,3 @@ def check_text(text: object) -> None:
     """Raise ``TypeError`` for a payload that is no text."""
     if not isinstance(text, str):
         raise TypeError(f"text must be str, not {type(text).__name__}; bytes go into attachments")
-
-
-def _expire(answer: "asyncio.Future[Received]", seconds: float) -> None:
-    if not answer.done():
-        answer.set_exception(Timeout("the request", seconds, sent=True))
