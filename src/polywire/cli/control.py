@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from polywire.cli.options import ConfigFile, Sets, config_errors_reported, examples
+from polywire.cli.options import ConfigFile, Sets, config_errors_reported, examples, fail
 from polywire.cli.output import print_json, progress
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ def reload(
         _send(runtime, signal.SIGHUP)
         after = _wait(path, lambda now: now is None or now.reload.number > before, timeout)
         if isinstance(after, str):
-            _fail("reload", f"the hub (pid {runtime.pid}) did not answer within {timeout:g} s; its log may say why")
+            fail("reload", f"the hub (pid {runtime.pid}) did not answer within {timeout:g} s; its log may say why")
         if after is None:
-            _fail("reload", f"the hub (pid {runtime.pid}) has ended", NOT_RUNNING)
+            fail("reload", f"the hub (pid {runtime.pid}) has ended", code=NOT_RUNNING)
         outcome = after.reload
         if outcome.error:
-            _fail("reload", f"not reloaded, nothing has changed:\n{outcome.error}")
+            fail("reload", f"not reloaded, nothing has changed:\n{outcome.error}")
         typer.echo(f"reloaded (pid {runtime.pid})")
         for section in outcome.restart:
             typer.echo(f"[{section}] has changed, which takes effect at the next start", err=True)
@@ -139,7 +139,7 @@ def stop(
             after = _wait(path, ended, seconds)
         if isinstance(after, str):
             hint = f"'kill -KILL {runtime.pid}' ends it at once"
-            _fail("stop", f"the hub (pid {runtime.pid}) still runs after {seconds:g} s; {hint}")
+            fail("stop", f"the hub (pid {runtime.pid}) still runs after {seconds:g} s; {hint}")
         typer.echo(f"stopped (pid {runtime.pid})")
 
 
@@ -173,7 +173,7 @@ def _not_running(command: str, config: Path | None, pid: Path | None) -> NoRetur
         words = "no hub is running with this configuration; give the --config and --set that it was started with"
         if config is None and not Path("polywire.toml").exists():
             words += ", or change to its working directory"
-    _fail(command, words, NOT_RUNNING)
+    fail(command, words, code=NOT_RUNNING)
 
 
 def _send(runtime: "Runtime", number: signal.Signals) -> None:
@@ -276,11 +276,6 @@ def _print_table(about: dict[str, Any]) -> None:
         typer.echo(f"{shown}  {value}")
 
 
-def _fail(command: str, words: str, code: int = 1) -> NoReturn:
-    typer.echo(f"polywire {command}: {words}", err=True)
-    raise typer.Exit(code)
-
-
 @contextmanager
 def _errors_reported(command: str) -> Iterator[None]:
     from polywire.errors import PolywireError  # noqa: PLC0415 - as above
@@ -290,6 +285,6 @@ def _errors_reported(command: str) -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except ProcessLookupError:
-        _fail(command, "the hub has just ended", NOT_RUNNING)
+        fail(command, "the hub has just ended", code=NOT_RUNNING)
     except (PolywireError, OSError) as error:
-        _fail(command, str(error))
+        fail(command, str(error))

@@ -22,11 +22,10 @@ from polywire.cli.journal_options import (
     Token,
     Until,
     errors_reported,
-    fail,
     journal_place,
     select,
 )
-from polywire.cli.options import examples
+from polywire.cli.options import examples, fail
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -237,7 +236,7 @@ def replay(
                 token=token,
             )
         except ReplayInterrupted as interrupted:
-            fail(str(interrupted), code=130)
+            fail("journal", str(interrupted), code=130)
 
 
 def _speed(text: str) -> float | None:
@@ -248,7 +247,7 @@ def _speed(text: str) -> float | None:
     except ValueError:
         speed = 0.0
     if not 0 < speed < float("inf"):
-        fail(f"--speed: {text!r} is neither a number above 0 nor max", code=2)
+        fail("journal", f"--speed: {text!r} is neither a number above 0 nor max", code=2)
     return speed
 
 
@@ -257,6 +256,6 @@ def _rules(texts: list[str] | None) -> list[tuple[str, str]]:
     for text in texts or ():
         old, mark, new = text.partition("=")
         if not mark or not new:
-            fail(f"--rename: {text!r} is not OLD=NEW", code=2)
+            fail("journal", f"--rename: {text!r} is not OLD=NEW", code=2)
         rules.append((old, new))
     return rules

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final
 
 import typer
 
-from polywire.cli.options import config_errors_reported
+from polywire.cli.options import config_errors_reported, fail
 from polywire.errors import PolywireError
 from polywire.server.config.kinds import TIME_UNITS, parse_seconds
 
@@ -105,11 +105,11 @@ def select(
         try:
             places.append(None if text is None else parse_position(text, now))
         except ValueError as error:
-            fail(f"{option}: {error}", code=2)
+            fail("journal", f"{option}: {error}", code=2)
     for option, given, known in (("--kind", kinds, KINDS), ("--protocol", protocols, names())):
         for word in given or ():
             if word not in known:
-                fail(f"{option}: {word!r} is none of {', '.join(known)}", code=2)
+                fail("journal", f"{option}: {word!r} is none of {', '.join(known)}", code=2)
     return Selection(places[0], places[1], tuple(channels or ()), tuple(kinds or ()), tuple(protocols or ()))
 
 
@@ -121,12 +121,6 @@ def journal_place(place: str | None) -> str:
 
     with config_errors_reported():
         return str(load().config.journal.path)
-
-
-def fail(message: str, *, code: int = 1) -> NoReturn:
-    """Say what is wrong and end."""
-    typer.echo(f"polywire journal: {message}", err=True)
-    raise typer.Exit(code)
 
 
 @contextmanager
@@ -141,9 +135,9 @@ def errors_reported() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except FileNotFoundError as error:
-        fail(f"{error.filename or error}: no such file or directory")
+        fail("journal", f"{error.filename or error}: no such file or directory")
     except (PolywireError, OSError, ValueError) as error:
-        fail(str(error))
+        fail("journal", str(error))
 
 
 class Form(StrEnum):

@@ -14,7 +14,8 @@ import pyarrow as pa
 import typer
 
 from polywire import journal
-from polywire.cli.journal_options import Form, OnCorrupt, Selection, fail
+from polywire.cli.journal_options import Form, OnCorrupt, Selection
+from polywire.cli.options import fail
 from polywire.journal.errors import NoJournal
 from polywire.journal.format import PLAIN_SCHEMA
 from polywire.journal.reader import Journal
@@ -25,7 +26,7 @@ BACKWARDS = 1024
 
 def open_place(place: str, token: str | None = None) -> Journal:
     """The journal at a path, a URI or a hub's address; ``NoJournal`` if there is none."""
-    found = journal.open(place, token=token) if place.startswith(("http://", "https://")) else journal.open(place)
+    found = journal.open(place, token=token)
     if not found.exists:
         raise NoJournal(place)
     return found
@@ -88,7 +89,6 @@ def last_rows(found: Journal, selection: Selection, count: int, **more: Any) -> 
     return [batch for batch in kept if batch.num_rows]
 
 
-FORMATS: Final = ("human", "json", "arrow")
 HUMAN_COLUMNS: Final = (
     "offset",
     "ts",
@@ -127,7 +127,7 @@ class RowWriter(Protocol):
 
 
 def make_writer(form: str, columns: list[str] | None) -> RowWriter:
-    """A writer to standard output, of ``FORMATS``. ``columns`` are those wanted, None for all."""
+    """A writer to standard output, for a ``Form``. ``columns`` are those wanted, None for all."""
     if form == "arrow":
         return ArrowRows(columns)
     line = json_line if form == "json" else _human_line(colours=sys.stdout.isatty())
@@ -276,14 +276,14 @@ class RowPrinter:
 def _columns(text: str | None, form: Form) -> list[str] | None:
     if form is Form.human:
         if text is not None:
-            fail("--columns: lines for people have their own columns; use --format json or arrow", code=2)
+            fail("journal", "--columns: lines for people have their own columns; use --format json or arrow", code=2)
         return list(HUMAN_COLUMNS)
     if form is Form.arrow and sys.stdout.isatty():
-        fail("--format arrow: standard output is a terminal; send it into a file or another program", code=2)
+        fail("journal", "--format arrow: standard output is a terminal; send it into a file or another program", code=2)
     if text is None:
         return None
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in PLAIN_SCHEMA.names:
-            fail(f"--columns: {name!r} is none of {', '.join(PLAIN_SCHEMA.names)}", code=2)
+            fail("journal", f"--columns: {name!r} is none of {', '.join(PLAIN_SCHEMA.names)}", code=2)
     return names

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -49,6 +49,12 @@ def examples(*commands: str) -> str:
     """The end of a help text: commands to copy."""
     # Click keeps the lines of a paragraph that begins so.
     return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
+
+
+def fail(command: str, message: str, *, code: int = 1) -> NoReturn:
+    """Say what is wrong and end."""
+    typer.echo(f"polywire {command}: {message}", err=True)
+    raise typer.Exit(code)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polywire.cli.options import ConfigFile, config_errors_reported, examples
+from polywire.cli.options import ConfigFile, config_errors_reported, examples, fail
 from polywire.errors import PolywireError
 
 if TYPE_CHECKING:
@@ -254,15 +254,11 @@ def errors_reported() -> Iterator[None]:
     try:
         yield
     except PolywireError as error:
-        typer.echo(f"polywire pipeline: {error}", err=True)
-        raise typer.Exit(1) from None
+        fail("pipeline", str(error))
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in {"pyspark", "pandas"}:
             raise
-        typer.echo(
-            f"polywire pipeline: {error.name} is not installed: pip install 'polywire[pipeline]' installs it", err=True
-        )
-        raise typer.Exit(1) from None
+        fail("pipeline", f"{error.name} is not installed: pip install 'polywire[pipeline]' installs it")
 
 
 def start_spark(master: str | None, memory: str | None, conf: list[str] | None) -> Any:

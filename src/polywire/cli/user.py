@@ -5,9 +5,11 @@ What hashes passwords is imported by the commands themselves, so that the others
 
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
+
+from polywire.cli.options import fail
 
 DEFAULT_FILE = Path("polywire.users")
 
@@ -51,7 +53,7 @@ def add(
     from polywire.security.users import UserFileError, make_user, put_user  # noqa: PLC0415 - see above
 
     if no_password and password_stdin:
-        fail("--no-password and --password-stdin exclude each other", code=2)
+        fail("user", "--no-password and --password-stdin exclude each other", code=2)
     try:
         # A wrong name is reported before a password is typed.
         user = make_user(name, None, tuple(group or ()))
@@ -59,7 +61,7 @@ def add(
             user = make_user(name, ask_password(twice=True, from_stdin=password_stdin), user.groups)
         replaced = put_user(file, user)
     except UserFileError as error:
-        fail(str(error))
+        fail("user", str(error))
     typer.echo(f"{'changed' if replaced else 'added'} {name} in {file}")
 
 
@@ -74,9 +76,9 @@ def remove(name: Name, file: File = DEFAULT_FILE) -> None:
     try:
         removed = remove_user(file, name)
     except UserFileError as error:
-        fail(str(error))
+        fail("user", str(error))
     if not removed:
-        fail(f"{file}: there is no user {name!r}; 'polywire user list' shows the users")
+        fail("user", f"{file}: there is no user {name!r}; 'polywire user list' shows the users")
     typer.echo(f"removed {name} from {file}")
 
 
@@ -101,7 +103,7 @@ def list_users(file: File = DEFAULT_FILE) -> None:
         outdated = set(users.outdated())
         wide = permission_problem(file)
     except UserFileError as error:
-        fail(str(error))
+        fail("user", str(error))
     rows = []
     for user in users.by_name.values():
         remark = "no password" if user.hash == NO_PASSWORD else "outdated hash" if user.name in outdated else ""
@@ -129,10 +131,10 @@ def check(name: Name, file: File = DEFAULT_FILE, password_stdin: FromStdin = Fal
     try:
         users = load_users(file)
     except UserFileError as error:
-        fail(str(error))
+        fail("user", str(error))
     identity = users.verify(name, ask_password(twice=False, from_stdin=password_stdin))
     if identity is None:
-        fail(f"{name}: no such user, or wrong password")
+        fail("user", f"{name}: no such user, or wrong password")
     typer.echo(f"{name}: the password is correct")
     if name in users.outdated():
         typer.echo(
@@ -149,15 +151,9 @@ def ask_password(*, twice: bool, from_stdin: bool) -> str | bytes:
     if from_stdin:
         return typer.get_binary_stream("stdin").readline(MAX_PASSWORD + 3).rstrip(b"\r\n")
     if not sys.stdin.isatty():
-        fail("standard input is not a terminal, so no password can be typed; use --password-stdin", code=2)
+        fail("user", "standard input is not a terminal, so no password can be typed; use --password-stdin", code=2)
     password: str = typer.prompt("Password", hide_input=True, confirmation_prompt=twice)
     return password
-
-
-def fail(message: str, *, code: int = 1) -> NoReturn:
-    """Say what is wrong and end."""
-    typer.echo(f"polywire user: {message}", err=True)
-    raise typer.Exit(code)
 
 
 if __name__ == "__main__":
