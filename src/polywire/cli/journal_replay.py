@@ -190,7 +190,7 @@ def print_replay(
     token: str | None,
 ) -> None:
     """Replay what is selected, with a bar, and say at the end what was done."""
-    found = open_place(place, token if place.startswith("http") else None)
+    found = open_place(place, token)
     until = found.end_offset if selection.until is None else selection.until
     wanted = Selection(selection.since, until, selection.channels, KINDS)
     begin = found.first_offset

@@ -89,7 +89,7 @@ async def order_jobs(url: str, jobs: int, first: int = 0) -> int:
     async with polywire.connect(url) as bus:
         queue = bus.queue(QUEUE)
         receipts = [queue.put(json.dumps({"job": number})) for number in range(first, first + jobs)]
-        await asyncio.gather(*(_acknowledged(receipt) for receipt in receipts))
+        await asyncio.gather(*receipts)
     return jobs
 
 
@@ -145,11 +145,7 @@ async def water(url: str, litres: list[int], told: Callable[[str], None]) -> tup
     return good, refused
 
 
-async def _acknowledged(receipt: Any) -> None:
-    await receipt
-
-
-async def _ended(task: "asyncio.Task[None]") -> None:
+async def _ended(task: "asyncio.Future[None]") -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
@@ -402,9 +398,7 @@ async def _running(part: Awaitable[None]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await _ended(task)
 
 
 def _check(true: object, otherwise: str) -> None:

@@ -74,7 +74,7 @@ def find_storage(place: str | Path, filesystem: fs.FileSystem | None = None, tok
     if filesystem is not None:
         return FileStorage(filesystem, str(place).rstrip("/"))
     if isinstance(place, str) and place.startswith(("http://", "https://")):
-        return hub_storage(place, token=token)
+        return HubStorage(JournalServer(place, token=token))
     if isinstance(place, str) and "://" in place:
         try:
             found, root = fs.FileSystem.from_uri(place)
@@ -244,11 +244,6 @@ class HubStorage:
     def being_written(self) -> bool:
         """A hub that answers writes."""
         return True
-
-
-def hub_storage(url: str, *, token: str | None = None) -> HubStorage:
-    """The journal of the hub at ``url``. Uses the token, or the user and password in the URL."""
-    return HubStorage(JournalServer(url, token=token))
 
 
 def _shown(url: str) -> str:

@@ -133,17 +133,8 @@ class Journals:
             if known is not None and known[0] == location:
                 known[1].refresh()
             else:
-                self._opened[name] = (location, open_journal(location, self._token))
+                self._opened[name] = (location, journal.open(location, token=self._token))
         if not self._opened:
             raise OptionError("journal", f"no such directory: {', '.join(self._locations)}")
         # One that a glob no longer finds may come back; until then its offset is kept, and it has no new rows.
         return {name: opened for name, (_, opened) in self._opened.items() if name in found}
-
-
-def open_journal(location: str, token: str | None) -> Journal:
-    """A journal, wherever it is."""
-    if is_remote(location):
-        from polywire.journal.storage import hub_storage  # noqa: PLC0415 - few read from afar
-
-        return Journal(hub_storage(location, token=token))
-    return journal.open(location)

@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from polywire.pipeline.errors import LakeError, PipelineError
+from polywire.pipeline.staging import sync_path
 from polywire.pipeline.table import Table
 from polywire.pipeline.tables import TABLES
 
@@ -91,7 +92,7 @@ class Folder:
         _write(begun, places, durable=durable)
         for count, path in enumerate(staged_files):
             if durable:
-                _sync(path)
+                sync_path(path)
             _move(path, self.home / path.parent.relative_to(staged) / f"{prefix}{count:05d}{SUFFIX}")
         _write(self._commit_file(query), {"batch": batch, "files": len(staged_files)})
         begun.unlink()
@@ -118,7 +119,7 @@ class Folder:
         number = uuid.uuid4().hex
         add = {}
         for count, path in enumerate(self._listed(staged)):
-            _sync(path)
+            sync_path(path)
             final = path.parent.relative_to(staged) / f"swap{number}-{count:05d}{SUFFIX}"
             add[str(path.relative_to(self.root))] = str(final)
         note = self.root / SWAPS / self.name / f"{number}.json"
@@ -191,7 +192,7 @@ def _write(path: Path, content: Any, *, durable: bool = True) -> None:
             os.fsync(file.fileno())
     temporary.replace(path)
     if durable:
-        _sync(path.parent)
+        sync_path(path.parent)
 
 
 def _move(source: Path, target: Path) -> None:
@@ -201,14 +202,6 @@ def _move(source: Path, target: Path) -> None:
     except FileNotFoundError:  # the directory was empty, and another process has just removed it
         target.parent.mkdir(parents=True, exist_ok=True)
         source.rename(target)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _drop_empty(folder: Path, home: Path) -> None:

@@ -11,7 +11,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -202,11 +202,16 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
 def _sync(files: fs.FileSystem, path: str) -> None:
     """Make what was written outlive a power cut, where that is ours to do."""
     if isinstance(files, fs.LocalFileSystem):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_path(path)
+
+
+def sync_path(path: str | Path) -> None:
+    """Make a file or directory of this machine outlive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remove(files: fs.FileSystem, path: str) -> None:
