@@ -33,6 +33,7 @@ class Closable(Protocol):
 
 
 Opened = TypeVar("Opened", bound=Closable)
+Made = TypeVar("Made", bound=asyncio.Protocol)
 
 
 class Opening(Generic[Opened]):
@@ -75,7 +76,7 @@ async def dial(
             if address.websocket:
                 link = await _web(address, receiver, context, subprotocol, stream=stream)
             else:
-                link = await _stream(address, receiver, context)
+                link = await _connected(lambda: StreamLink(receiver), address, context)
         link.adopt()
     except ConnectionLost as error:
         raise ConnectFailed(str(address), error.reason) from error
@@ -86,18 +87,14 @@ async def dial(
     return link
 
 
-async def _stream(address: Address, receiver: Receiver, context: ssl.SSLContext | None) -> Link:
+async def _connected(make: Callable[[], Made], address: Address, context: ssl.SSLContext | None) -> Made:
+    """The link that ``make`` returns, connected."""
     loop = asyncio.get_running_loop()
     if address.transport == "unix":
-        _, link = await loop.create_unix_connection(lambda: StreamLink(receiver), address.path)
+        _, link = await loop.create_unix_connection(make, address.path)
         return link
-    transport, link = await loop.create_connection(
-        lambda: StreamLink(receiver),
-        address.host,
-        address.port,
-        ssl=context,
-        server_hostname=address.host if context is not None else None,
-    )
+    name = None if context is None else address.host
+    transport, link = await loop.create_connection(make, address.host, address.port, ssl=context, server_hostname=name)
     keep_alive(transport.get_extra_info("socket"))
     return link
 
@@ -110,20 +107,13 @@ async def _web(
 
     host = f"[{address.host}]" if ":" in address.host else address.host
     opening = ClientOpening(f"{address.transport}://{host}:{address.port}{address.path}", subprotocol)
-    transport, link = await asyncio.get_running_loop().create_connection(
-        lambda: WebSocketLink(opening, receiver, stream=stream),
-        address.host,
-        address.port,
-        ssl=context,
-        server_hostname=address.host if context is not None else None,
-    )
-    keep_alive(transport.get_extra_info("socket"))
+    link = await _connected(lambda: WebSocketLink(opening, receiver, stream=stream), address, context)
     try:
         await link.shaken
     except HandshakeError as error:
         raise ConnectFailed(str(address), f"no WebSocket there: {error}") from error
     except asyncio.CancelledError:
-        transport.abort()
+        link.abort()
         raise
     return link
 
@@ -213,41 +203,31 @@ async def listen(
     if address.encrypted and tls is None:
         raise AddressError(f"{address.protocol} over TLS needs a server's certificate: give tls=", part="tls")
     listener = Listener(address, accept)
+    links = _links(listener, subprotocol, handshake_time, stream=stream)
     loop = asyncio.get_running_loop()
-    context = tls if address.encrypted else None
-    patience = None if context is None else handshake_time
-
-    def stream_link() -> StreamLink:
-        return StreamLink(accept=listener.accepted)
-
-    if address.websocket:
-        listener.opened(await _web_server(listener, context, subprotocol, handshake_time, stream=stream))
-    elif address.transport == "unix":
-        listener.opened(await loop.create_unix_server(stream_link, address.path))
+    server: asyncio.AbstractServer
+    if address.transport == "unix":
+        server = await loop.create_unix_server(links, address.path)
     else:
-        listener.opened(
-            await loop.create_server(
-                stream_link, address.host, address.port, ssl=context, ssl_handshake_timeout=patience
-            )
+        context, patience = (tls, handshake_time) if address.encrypted else (None, None)
+        server = await loop.create_server(
+            links, address.host, address.port, ssl=context, ssl_handshake_timeout=patience
         )
+    listener.opened(server)
     return listener
 
 
-async def _web_server(
-    listener: Listener, context: ssl.SSLContext | None, subprotocol: str | None, handshake_time: float, *, stream: bool
-) -> asyncio.AbstractServer:
-    from polywire.client.websocket import ServerOpening, WebSocketLink  # noqa: PLC0415
+def _links(
+    listener: Listener, subprotocol: str | None, handshake_time: float, *, stream: bool
+) -> Callable[[], asyncio.Protocol]:
+    """What makes the link of each connection."""
+    if not listener.address.websocket:
+        return lambda: StreamLink(accept=listener.accepted)
+    from polywire.client.websocket import ServerOpening, WebSocketLink  # noqa: PLC0415 - as for clients
 
-    address = listener.address
-
-    def link() -> WebSocketLink:
-        opening = ServerOpening(address.path, subprotocol)
-        return WebSocketLink(opening, accept=listener.accepted, stream=stream, handshake_time=handshake_time)
-
-    return await asyncio.get_running_loop().create_server(
-        link,
-        address.host,
-        address.port,
-        ssl=context,
-        ssl_handshake_timeout=None if context is None else handshake_time,
+    return lambda: WebSocketLink(
+        ServerOpening(listener.address.path, subprotocol),
+        accept=listener.accepted,
+        stream=stream,
+        handshake_time=handshake_time,
     )
