@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from polywire.cli.lifecycle import cancelled
 from polywire.cli.options import Connection, What
 from polywire.cli.output import Rate, short, took
 from polywire.cli.pub import WINDOW, WINDOW_OCTETS
@@ -317,15 +318,7 @@ async def all_done(work: "Sequence[Coroutine[None, None, None]]", beside: "Seque
                 each.result()
             left -= done
     finally:
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-
-
-async def cancelled(task: "asyncio.Task[None]") -> None:
-    """End a task."""
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+        await cancelled(*left)
 
 
 PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)
@@ -441,8 +434,7 @@ async def live_view(bench: Bench) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancelled(task)
 
 
 def part_done(bench: Bench) -> float:

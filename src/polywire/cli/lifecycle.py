@@ -97,6 +97,13 @@ def _words(error: Exception) -> str:
     return str(error)
 
 
+async def cancelled(*tasks: "asyncio.Task[None]") -> None:
+    """End tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def watched(work: Coroutine[Any, Any, Result]) -> Result:
     """The work, until it is done, SIGTERM arrives, or the output pipe is closed."""
     loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polywire.cli.lifecycle import Ending, run
+from polywire.cli.lifecycle import Ending, cancelled, run
 from polywire.cli.options import DEMAND_URL, Connection, connecting, examples
 from polywire.cli.output import Form, Printer, print_json, shown
 
@@ -95,9 +95,7 @@ async def receive(bus: "Bus", patterns: Sequence[str], handle: Handle, ending: E
     try:
         await ending.wait(tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from polywire.cli.lifecycle import cancelled
 from polywire.cli.output import Rate, short, shown, shown_body
 
 if TYPE_CHECKING:
@@ -152,8 +153,7 @@ async def live_view(bus: "Bus", patterns: Sequence[str]) -> AsyncIterator["Calla
     try:
         yield view.put
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancelled(task)
         view.sample()
         live.stop()
         console.print(view.summary())
