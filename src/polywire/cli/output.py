@@ -138,9 +138,9 @@ class Printer:
             self._failed(error)
 
 
-def say(words: str, *, quiet: bool = False) -> None:
+def say(words: str) -> None:
     """A remark for the person at the terminal, apart from the output."""
-    if not quiet and sys.stderr.isatty():
+    if sys.stderr.isatty():
         typer.echo(words, err=True)
 
 
