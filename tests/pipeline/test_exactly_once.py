@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 pytestmark = pytest.mark.timeout(1500)
 
-LIVES = 5
+LIVES = 4
 LONGEST_LIFE = 6.0
 TRIES = 3
 PAUSE = 0.1

@@ -386,8 +386,11 @@ class Decoder:
             reason = f"the timeout unit {unit} is none of 0 to {len(UNITS) - 1}"
             raise _refused(found, "MQTTRPC-86", reason, found.request_at)
         body = parsed.body
-        value: bytes | None = body.value if parsed.HasField("body") else None
-        return Request(parsed.correlation_id, body.type_url, value, parsed.eos, parsed.timeout, UNITS[unit])
+        type_url: str = body.type_url
+        value: bytes | None = body.value
+        if not value and not type_url and not parsed.HasField("body"):
+            value = None
+        return Request(parsed.correlation_id, type_url, value, parsed.eos, parsed.timeout, UNITS[unit])
 
     def _response(self, found: Fields, message: bytes) -> Frame:
         """A Response, or a Request that differs from one only in its ``type_url``."""
@@ -395,7 +398,9 @@ class Decoder:
         number: int = parsed.correlation_id
         body = parsed.body
         type_url: str = body.type_url
-        value: bytes | None = body.value if parsed.HasField("body") else None
+        value: bytes | None = body.value
+        if not value and not type_url and not parsed.HasField("body"):
+            value = None
         if found.response_at < 0:
             if type_url:
                 return Request(number, type_url, value)  # MQTTRPC-38
@@ -427,9 +432,7 @@ def _request_bytes(frame: Request) -> bytes:
         correlation_id=frame.correlation_id, timeout=frame.timeout, timeout_unit=WIRE_UNITS[unit]
     )
     if value is not None:
-        message.body.SetInParent()  # MQTTRPC-53: present, even with nothing in it
-        message.body.type_url = frame.type_url
-        message.body.value = value
+        _fill(message.body, frame.type_url, value)
     if frame.eos or not (frame.type_url or frame.timeout or unit):
         message.eos = frame.eos  # MQTTRPC-39: even a false one, where it is all that shows a Request
     return message.SerializeToString()
@@ -440,9 +443,7 @@ def _response_bytes(frame: Response) -> bytes:
     _check_envelope(frame.correlation_id, frame.type_url, value)
     message = envelope_pb2.Response(correlation_id=frame.correlation_id)
     if value is not None:
-        message.body.SetInParent()  # MQTTRPC-53: present, even with nothing in it
-        message.body.type_url = frame.type_url
-        message.body.value = value
+        _fill(message.body, frame.type_url, value)
     data = frame.error_data
     if data is not None:
         _check_uint32(data.code, "code")
@@ -457,6 +458,15 @@ def _response_bytes(frame: Response) -> bytes:
     if frame.eos or (data is None and frame.type_url):
         message.eos = frame.eos  # MQTTRPC-39: even a false one, where its type_url would make it a Request
     return message.SerializeToString()
+
+
+def _fill(body: any_pb2.Any, type_url: str, value: bytes) -> None:
+    if type_url:
+        body.type_url = type_url
+    if value:
+        body.value = value
+    elif not type_url:
+        body.SetInParent()  # MQTTRPC-53: present, even with nothing in it
 
 
 def _check_envelope(correlation_id: int, type_url: str, value: bytes | None) -> None:
