@@ -15,11 +15,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from polywire.cli import main
-from polywire.cli.journal_options import parse_position
+from polywire.cli.journal_options import ALLOWED, parse_position
 from polywire.cli.journal_rows import ArrowRows, iso, json_line, make_writer, one_line
 from polywire.journal.format import PLAIN_SCHEMA
 from polywire.journal.log import Log
 from polywire.journal.readers import NamedReaders
+from polywire.server.config.kinds import TIME_UNITS
 from tests.journal.rows import rows
 from tests.server.journal_server import serving
 
@@ -62,9 +63,15 @@ def test_every_help_has_examples(words: tuple[str, ...]) -> None:
     assert f"  Examples:\n    {' '.join(['polywire', 'journal', *words])}" in good(*words, "--help")
 
 
-def test_the_other_commands_do_not_load_arrow() -> None:
-    code = "import sys, polywire.cli.main; sys.exit('pyarrow' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603 - ours
+def test_the_other_commands_load_neither_arrow_nor_the_configuration() -> None:
+    slow = {"pyarrow", "msgspec", "polywire.server"}
+    code = f"import sys, polywire.cli.main; sys.exit(str({slow} & set(sys.modules) or ''))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    assert done.stderr.strip() == ""
+
+
+def test_the_units_of_a_time_that_are_named_are_those_there_are() -> None:
+    assert f"units are {', '.join(TIME_UNITS)})" in ALLOWED
 
 
 def test_ls_lists_the_segments(log: Log) -> None:

@@ -13,11 +13,10 @@ import typer
 
 from polywire.cli.options import config_errors_reported, fail
 from polywire.errors import PolywireError
-from polywire.server.config.kinds import TIME_UNITS, parse_seconds
 
 ALLOWED: Final = (
     "an offset (1234), a time in UTC (2026-11-15, 2026-11-15T10:30, 2026-11-15T10:30:00+01:00), "
-    f"how long ago (-1h, -30min; units are {', '.join(TIME_UNITS)}), or now"
+    "how long ago (-1h, -30min; units are ms, s, min, h, d), or now"
 )
 
 
@@ -30,6 +29,8 @@ def parse_position(text: str, now: datetime) -> int | datetime:
         if words == "now":
             return now
         if words.startswith("-"):
+            from polywire.server.config.kinds import parse_seconds  # noqa: PLC0415 - slow to import
+
             return now - timedelta(seconds=parse_seconds(words[1:]))
         found = datetime.fromisoformat(words)
     except (ValueError, OverflowError) as error:
