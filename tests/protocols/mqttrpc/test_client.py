@@ -254,6 +254,17 @@ async def test_a_conversation_goes_back_and_forth(broker: str, my_cool_service: 
         assert heard == ["ONE", "TWO"]
 
 
+@in_loop
+async def test_a_name_that_is_no_topic_is_refused_and_leaves_no_connection(
+    broker: str, my_cool_service: ModuleType
+) -> None:
+    descriptor = my_cool_service.DESCRIPTOR.services_by_name["MyCoolService"]
+    with pytest.raises(polywire.PolywireError, match="service name"):
+        await rpc.connect(broker, descriptor, name="a/b")
+    with pytest.raises(polywire.PolywireError, match="service name"):
+        await serve(broker, descriptor, Greeter(my_cool_service), name="a/b")
+
+
 @pytest.mark.rule("MQTTRPC-58")
 @in_loop
 async def test_the_caller_gives_up_at_its_deadline_answer_or_not(broker: str, my_cool_service: ModuleType) -> None:

@@ -172,8 +172,8 @@ def connect(
 
     async def opened() -> Stub:
         client = await mqtt.connect(url, **options)
-        caller = Caller(client, name or known.name, topics=topics, qos=qos, max_calls=max_calls)
         try:
+            caller = Caller(client, name or known.name, topics=topics, qos=qos, max_calls=max_calls)
             await caller.start()
         except BaseException:
             await client.close()
@@ -208,17 +208,17 @@ def serve(
 
     async def opened() -> Server:
         client = await mqtt.connect(url, **options)
-        server = Server(
-            client,
-            handlers,
-            name or known.name,
-            topics=topics,
-            qos=qos,
-            max_calls=max_calls,
-            timeout=timeout,
-            idle_time=idle_time,
-        )
         try:
+            server = Server(
+                client,
+                handlers,
+                name or known.name,
+                topics=topics,
+                qos=qos,
+                max_calls=max_calls,
+                timeout=timeout,
+                idle_time=idle_time,
+            )
             await server.start()
         except BaseException:
             await client.close()
