@@ -19,14 +19,16 @@ from pathlib import Path
 
 from faults.load import arrow_stream
 from tests.faults.friends import FRIENDS, Friend, friend
-from tests.hub_process import HubProcess, running_hub
+from tests.hub_process import PROGRAM, HubProcess, Process, running_hub
 from tests.interop.speaker import Speaker
 from tests.interop.speakers import speak
+from tests.nursery import nursery
 
 BETWEEN = 0.02
 SWITCH = 0.0005
 """Seconds after which another client of this process goes on: their own turns are not to be measured."""
 
+ATTACKERS = "tests.faults.attackers"
 YIELDS = 10
 """How far an attacker steps back (``nice``): it would use a machine of its own, not the hub's and its clients'."""
 
@@ -160,17 +162,21 @@ def most_memory(hub: HubProcess) -> int:
     return int(status.split("VmHWM:")[1].split()[0]) // 1024
 
 
-def attacked(attack: str, journal: Path, seconds: float) -> Outcome:
-    """Attack a hub with default limits for so long, beside clients of every protocol."""
-    with running_hub(journal=journal) as hub:
+def attacked(attack: str, journal: Path, seconds: float, *, forked: bool = False) -> Outcome:
+    """Attack a hub with default limits for so long, beside clients of every protocol. Forked ones start faster."""
+    with running_hub(journal=journal, program=() if forked else PROGRAM) as hub:
         with talking(hub) as talks:
-            command = ["nice", "-n", str(YIELDS), sys.executable, "-m", "tests.faults.attackers", attack]
-            command += [json.dumps(hub.addresses), str(seconds)]
-            with subprocess.Popen(command) as attacker:  # noqa: S603 - our own module
-                try:
-                    code = attacker.wait(seconds + 60)
-                finally:
-                    attacker.kill()
+            words = [attack, json.dumps(hub.addresses), str(seconds)]
+            if forked:
+                attacker: Process = nursery().start(ATTACKERS, ["attackers", *words], {})
+            else:
+                command = ["nice", "-n", str(YIELDS), sys.executable, "-m", ATTACKERS, *words]
+                attacker = subprocess.Popen(command)  # noqa: S603 - our own module
+            try:
+                code = attacker.wait(seconds + 60)
+            finally:
+                attacker.kill()
+                attacker.wait(10)
         problems = [talk.problem for talk in talks if talk.problem]
         problems += [f"{talk.name} did not get around once" for talk in talks if not talk.trips]
         if code != 0:

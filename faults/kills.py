@@ -18,11 +18,11 @@ from pathlib import Path
 from faults import files
 from faults.checks import Load
 from faults.load import Life
-from faults.nursery import Nursery, StartError
+from faults.nursery import Hubs
 from tests.faults.attackers import LIGHT_ATTACKS, Attack
 from tests.faults.proxy import Proxy
 from tests.faults.small_disk import CannotMountError, SmallDisk, mounted_disk
-from tests.hub_process import HubProcess
+from tests.hub_process import HubProcess, StartError
 
 LIVES = 20
 """Kills in one round."""
@@ -88,8 +88,8 @@ def campaign(
             lives = min(LIVES, kills - before)
             place = Path(folder) / str(seed)
             place.mkdir()
-            with Nursery(place) as nursery, contextlib.ExitStack() as stack:
-                Round(seed, lives, only, nursery, place, tally, stack, keep).run()
+            with Hubs(place) as hubs, contextlib.ExitStack() as stack:
+                Round(seed, lives, only, hubs, place, tally, stack, keep).run()
             shutil.rmtree(place, ignore_errors=True)
             took = time.monotonic() - begun
             done, acknowledged = tally.counts["kills"], tally.counts["messages acknowledged"]
@@ -108,13 +108,13 @@ class Round:
         seed: int,
         lives: int,
         only: frozenset[str],
-        nursery: Nursery,
+        hubs: Hubs,
         place: Path,
         tally: Tally,
         stack: contextlib.ExitStack,
         keep: Path,
     ) -> None:
-        self._seed, self._lives, self._nursery, self._tally, self._keep = seed, lives, nursery, tally, keep
+        self._seed, self._lives, self._hubs, self._tally, self._keep = seed, lives, hubs, tally, keep
         self._chance = chance = random.Random(seed)  # noqa: S311 - a plan, no secret
         self._faults = [name for name in FAULTS if name in only]
         self._disk: SmallDisk | None = None
@@ -146,8 +146,8 @@ class Round:
             while self._life < self._lives:
                 self._live()
                 self._life += 1
-            self._nursery.set_clock(0)
-            self._nursery.slow_down(0)
+            self._hubs.set_clock(0)
+            self._hubs.slow_down(0)
             self._finish()
         except (AssertionError, OSError, StartError) as error:
             log = "".join(self._hub.errors[-30:]) if self._hub is not None else ""
@@ -166,7 +166,7 @@ class Round:
         if fault == "housekeeping":
             life.pace = 0.02  # housekeeping runs only while nobody else wants the processor
         duration = chance.uniform(SHORTEST, LONGEST)
-        self._nursery.slow_down(SLOW_SECONDS if fault == "power" else 0)
+        self._hubs.slow_down(SLOW_SECONDS if fault == "power" else 0)
         with contextlib.ExitStack() as stack:
             proxies: list[Proxy] = []
             if life.cuts:
@@ -184,7 +184,7 @@ class Round:
                 duration = chance.uniform(0, 0.02)
             elif fault == "clock":
                 time.sleep(duration / 2)
-                self._nursery.set_clock(chance.choice([0, *JUMPS]))
+                self._hubs.set_clock(chance.choice([0, *JUMPS]))
                 self._tally.add("clock jumps")
             elif fault == "cut":
                 for _ in range(chance.randint(1, 4)):
@@ -214,7 +214,7 @@ class Round:
         if self._disk is not None and self._disk.is_full():
             self._disk.free()
         begun = time.monotonic()
-        self._hub = self._nursery.start(self._folder, *self._sets, *more)
+        self._hub = self._hubs.start(self._folder, *self._sets, *more)
         self._tally.counts["slowest start in ms"] = max(
             self._tally.counts["slowest start in ms"], int((time.monotonic() - begun) * 1000)
         )
@@ -253,7 +253,7 @@ class Round:
         if fault == "torn" and files.tear(folder, chance):
             self._tally.add("torn tails")
         elif fault == "power" and self._fsync != "os":
-            gone = files.cut_power(folder, self._nursery.synced(), chance)
+            gone = files.cut_power(folder, self._hubs.synced(), chance)
             self._tally.add("power cuts")
             self._tally.add("bytes lost in power cuts", gone)
         elif fault == "loss":

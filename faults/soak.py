@@ -21,7 +21,7 @@ from faults.load import ENDED, arrow_stream
 from polywire.protocols import fmqp
 from polywire.protocols.fmqp.frames import CACHE, LAST_WILL
 from polywire.protocols.mqtt import Connect, Disconnect, Publish, Subscribe, Will, encode
-from tests.hub_process import HubProcess, running_hub
+from tests.hub_process import PROGRAM, HubProcess, running_hub
 from tests.interop.speaker import CannotSayError, RefusedError, Speaker, StreamWire
 from tests.interop.speakers import CALLING, PROTOCOLS, speak
 
@@ -193,7 +193,7 @@ def soak(seed: int, minutes: float, say: Callable[[str], None]) -> list[str]:
     wrong: list[str] = []
     samples: list[int] = []
     with tempfile.TemporaryDirectory(prefix="polywire-soak-") as folder:
-        with running_hub(*SETTINGS, journal=Path(folder)) as hub:
+        with running_hub(*SETTINGS, journal=Path(folder), program=PROGRAM) as hub:
             churn, stop = Churn(hub, seed), threading.Event()
             threads = [threading.Thread(target=churn.run, args=(n, stop), daemon=True) for n in range(THREADS)]
             for thread in threads:

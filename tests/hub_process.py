@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import os
 import queue
 import resource
 import signal
@@ -14,9 +15,14 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
-START_SECONDS = 30.0
+from tests.nursery import COMMAND, nursery
+
+START_SECONDS = 60.0
+PROGRAM = ("-m", "polywire")
+"""What Python runs to be a hub that is measured."""
+
 LISTEN = {
     "http": "http://127.0.0.1:0",
     "umq": "ws://127.0.0.1:0/umq",
@@ -62,6 +68,14 @@ class NoProcess:
         raise ProcessLookupError(timeout)
 
 
+class StartError(RuntimeError):
+    """A hub that did not start: its exit code and what it printed to standard error."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(f"the hub did not start, exit code {code}: {said}")
+        self.code, self.said = code, said
+
+
 @dataclass
 class HubProcess:
     """A running hub. ``addresses`` are those of its ``ready`` line.
@@ -75,6 +89,7 @@ class HubProcess:
     lines: "queue.Queue[str]" = field(default_factory=queue.Queue)
     login: str = ""
     trust: ssl.SSLContext | None = None
+    log: threading.Thread | None = None
 
     def port(self, listener: str) -> int:
         """The port of a listener."""
@@ -109,16 +124,36 @@ class HubProcess:
             if words in line:
                 return line
 
+    def wait_until_ready(self, output: int, errors: int) -> None:
+        """Read the ``ready`` line, and from then on the log. ``StartError`` where there is none."""
+        self.log = threading.Thread(target=self._collect, args=(errors,), daemon=True)
+        self.log.start()
+        killer = threading.Timer(START_SECONDS, self.process.kill)
+        killer.start()
+        with os.fdopen(output, encoding="utf-8") as stream:
+            line = stream.readline()
+        killer.cancel()
+        if not line.startswith("ready "):
+            code = self.process.wait(10)
+            self.wait_for_the_log()
+            raise StartError(code, "".join(self.errors))
+        self.addresses = json.loads(line.removeprefix("ready "))
+
+    def wait_for_the_log(self) -> None:
+        """Wait until everything that was logged has been read, once the hub has ended."""
+        if self.log is not None:
+            self.log.join(5)
+
+    def _collect(self, errors: int) -> None:
+        with os.fdopen(errors, encoding="utf-8", errors="replace") as stream:
+            for line in stream:
+                self.errors.append(line)
+                self.lines.put(line)
+
     def stop(self, how: signal.Signals = signal.SIGTERM, seconds: float = 20.0) -> int:
         """Tell the hub to end, and wait for it. Returns its exit code."""
         self.process.send_signal(how)
         return self.process.wait(seconds)
-
-
-def _collect(stream: IO[str], hub: HubProcess) -> None:
-    for line in stream:
-        hub.errors.append(line)
-        hub.lines.put(line)
 
 
 @contextlib.contextmanager
@@ -128,52 +163,49 @@ def running_hub(
     journal: Path | None = None,
     arguments: tuple[str, ...] = (),
     descriptors: int | None = None,
-    program: tuple[str, ...] = ("-m", "polywire"),
+    program: tuple[str, ...] = (),
 ) -> Iterator[HubProcess]:
     """A hub that is ready. Without ``config`` it listens everywhere, on loopback; ``sets`` go on top.
 
-    It has a journal only where ``journal`` says in which folder.
-    ``descriptors`` is how many file descriptors it may have, where that is fewer than this process may; ``program``
-    is what Python runs.
+    It has a journal only where ``journal`` says in which folder. ``program`` is what Python runs; by default the hub is
+    forked, which is faster. ``descriptors`` is how many file descriptors it may have, where that is fewer than this
+    process may.
     """
-    command = [sys.executable, *program, "serve", *arguments]
+    words = ["serve", *arguments]
     if config is not None:
-        command += ["--config", str(config)]
+        words += ["--config", str(config)]
     else:
         sets = (*(f"listen.{key}={address}" for key, address in LISTEN.items()), *sets)
     for each in ("journal.enabled=false" if journal is None else f"journal.path={journal}", *sets):
-        command += ["--set", each]
+        words += ["--set", each]
+    output, errors = os.pipe(), os.pipe()
+    try:
+        process = _started(program, words, output[1], errors[1], descriptors)
+    finally:
+        os.close(output[1])
+        os.close(errors[1])
+    hub = HubProcess(process, {})
+    try:
+        hub.wait_until_ready(output[0], errors[0])
+        yield hub
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+        hub.wait_for_the_log()
+
+
+def _started(program: tuple[str, ...], words: list[str], output: int, errors: int, descriptors: int | None) -> Process:
+    if not program and descriptors is None:
+        return nursery().start(COMMAND, ["polywire", *words], {1: output, 2: errors})
 
     def limit() -> None:
         if descriptors is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
-    with subprocess.Popen(  # noqa: S603 - our own module
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    return subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, *(program or PROGRAM), *words],
+        stdout=output,
+        stderr=errors,
         preexec_fn=limit if descriptors is not None else None,  # noqa: PLW1509 - it takes no lock
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        hub = HubProcess(process, {})
-        reader = threading.Thread(target=_collect, args=(process.stderr, hub), daemon=True)
-        reader.start()
-        killer = threading.Timer(START_SECONDS, process.kill)
-        killer.start()
-        try:
-            line = process.stdout.readline()
-            killer.cancel()
-            if not line.startswith("ready "):
-                process.wait(10)
-                reader.join(5)
-                raise RuntimeError(f"the hub did not start: {line}{''.join(hub.errors)}")
-            hub.addresses = json.loads(line.removeprefix("ready "))
-            yield hub
-        finally:
-            killer.cancel()
-            if process.poll() is None:
-                process.kill()
-            process.wait(10)
-            reader.join(5)
+    )

@@ -5,7 +5,7 @@ import os
 import pty
 import signal
 import subprocess
-import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from typing import IO
@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from polywire.cli import main
 from tests.hub_process import HubProcess
+from tests.nursery import COMMAND, Forked, nursery
 
 EVERY = ("umq", "micromsg", "fmqp", "mqtt", "sabc")
 SECONDS = 40.0
@@ -38,15 +39,24 @@ def good(*words: str) -> str:
 
 def fed(data: bytes, *words: str) -> "subprocess.CompletedProcess[bytes]":
     """A command to its end, with this on its standard input."""
-    return subprocess.run(  # noqa: S603 - ours
-        [sys.executable, "-m", "polywire", *words], input=data, capture_output=True, timeout=SECONDS, check=False
-    )
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
+        files[0].write(data)
+        for file in files:
+            file.seek(0)
+        started = {number: file.fileno() for number, file in enumerate(files)}
+        process = nursery().start(COMMAND, ["polywire", *words], started)
+        stack.callback(process.kill)
+        code = process.wait(SECONDS)
+        for file in files:
+            file.seek(0)
+        return subprocess.CompletedProcess(list(words), code, files[1].read(), files[2].read())
 
 
 class Running:
     """A command that goes on. ``lines`` has what it has printed; it is read here, so it can't block."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", output: IO[bytes]) -> None:
+    def __init__(self, process: Forked, output: IO[bytes]) -> None:
         self.process = process
         self._output = output
         self._arrived = threading.Condition()
@@ -88,18 +98,12 @@ class Running:
 @contextlib.contextmanager
 def going_on(*words: str, terminal: bool = False) -> Iterator[Running]:
     """A command in a process of its own, at a terminal of 100 x 30 or with its output in a pipe."""
-    command = [sys.executable, "-m", "polywire", *words]
     environment = {**os.environ, "COLUMNS": "100", "LINES": "30", "TERM": "xterm-256color"}
-    if terminal:
-        master, slave = pty.openpty()
-        output: IO[bytes] = os.fdopen(master, "rb", buffering=0)
-        process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)  # noqa: S603 - ours
-        os.close(slave)
-    else:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)  # noqa: S603 - ours
-        assert process.stdout is not None
-        output = process.stdout
-    with process, output:
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    places = {0: theirs, 1: theirs, 2: theirs} if terminal else {1: theirs, 2: theirs}
+    process = nursery().start(COMMAND, ["polywire", *words], places, environment)
+    os.close(theirs)
+    with os.fdopen(ours, "rb", buffering=0) as output:
         running = Running(process, output)
         try:
             yield running

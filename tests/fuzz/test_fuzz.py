@@ -1,4 +1,4 @@
-"""A few seconds of fuzzing for each codec, and for whole sessions on each listener of a hub."""
+"""Some seconds of fuzzing for each codec, and for whole sessions on each listener of a hub."""
 
 import importlib
 import logging
@@ -15,7 +15,7 @@ from polywire.protocols import fmqp
 from polywire.registry import built_in
 from tests.hub_process import LISTEN
 
-SECONDS = 4
+SECONDS = 2
 
 
 @pytest.mark.parametrize("protocol", [each.name for each in built_in()])

@@ -1,11 +1,9 @@
 """A rule set as a new operator would write it: a sensor that may publish below its own name, and nothing else.
 
-Everything goes the operator's way: users by ``polywire user add``, one configuration file, one ``polywire serve``.
+Everything goes the operator's way: a file of users, one configuration file, one ``polywire serve``.
 """
 
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from tests.hub_process import LISTEN, HubProcess, running_hub
 from tests.interop.fmqp_speaker import Fmqp
 from tests.interop.speaker import RefusedError, Speaker, StreamWire
 from tests.interop.speakers import speak
+from tests.security.hashing import add_user
 from tests.server.certificates import Authority
 
 RULES = """
@@ -47,12 +46,6 @@ ELSEWHERE = ["sensors/s8/temperature", "sensors", "sensors/s77/x", "other", "/s7
 CHANNELS = [OWN, "sensors/s7/**", "sensors/*/temperature", "**", "*", "other", "/thermostat", "queue/jobs"]
 
 
-def add_user(file: Path, name: str, group: str) -> None:
-    words = [sys.executable, "-m", "polywire", "user", "add", name]
-    words += ["--file", str(file), "--group", group, "--password-stdin"]
-    subprocess.run(words, input=f"{name}'s secret\n", text=True, check=True, timeout=30)  # noqa: S603 - our own module
-
-
 @dataclass
 class Site:
     """A hub with users and rules, and ways to be one of its users."""
@@ -75,8 +68,8 @@ class Site:
 def written(folder: Path, *, by_certificate: bool) -> tuple[Path, Authority]:
     """The configuration file, with the users and certificates it names."""
     users = folder / "polywire.users"
-    add_user(users, "s7", "sensors")
-    add_user(users, "anna", "duty")
+    add_user(users, "s7", "s7's secret", "sensors")
+    add_user(users, "anna", "anna's secret", "duty")
     authority = Authority(folder)
     listen = {**LISTEN, "fmqp": "tls://127.0.0.1:0"} if by_certificate else LISTEN
     text = "[listen]\n" + "".join(f'{key} = "{address}"\n' for key, address in listen.items())

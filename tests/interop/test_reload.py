@@ -12,7 +12,7 @@ from polywire.protocols import mqtt
 from tests.hub_process import LISTEN, HubProcess, running_hub
 from tests.interop.speaker import FailureError, HungUpError, RefusedError, Speaker
 from tests.interop.speakers import speak
-from tests.interop.test_access import add_user
+from tests.security.hashing import add_user
 
 KINDS = ["umq", "micromsg", "mqtt", "sabc"]
 EVERYTHING = '[[access]]\nactions = ["publish", "subscribe", "call", "serve"]\nchannels = ["**"]\n'
@@ -29,7 +29,7 @@ class Site:
         self.config = folder / "polywire.toml"
         self.users = folder / "polywire.users"
         for name in ("worker", "boss"):
-            add_user(self.users, name, "staff")
+            add_user(self.users, name, f"{name}'s secret", "staff")
         self.write("")
 
     def write(self, rules: str) -> None:

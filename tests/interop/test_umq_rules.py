@@ -15,6 +15,7 @@ from websockets.sync.client import connect
 from tests.hub_process import LISTEN, HubProcess, running_hub
 from tests.interop.speaker import RefusedError
 from tests.interop.speakers import speak
+from tests.security.hashing import add_user
 from tests.web import Web, open_web
 
 SIZE = 200_000
@@ -290,8 +291,7 @@ def test_attributes_can_be_read(hub: HubProcess) -> None:
 def test_attributes_of_others_are_subject_to_the_access_rules(tmp_path: Path) -> None:
     users = tmp_path / "users"
     for name in ("anna", "bert", "boss"):
-        words = [sys.executable, "-m", "polywire", "user", "add", name, "--file", str(users), "--password-stdin"]
-        subprocess.run(words, input="secret\n", text=True, check=True, timeout=30)  # noqa: S603 - our own module
+        add_user(users, name, "secret")
     listen = "\n".join(f'{key} = "{address}"' for key, address in LISTEN.items())
     config = tmp_path / "polywire.toml"
     config.write_text(

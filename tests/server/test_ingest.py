@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from faults.nursery import Nursery
+from faults.nursery import Hubs
 from polywire import journal
 from polywire.hub.client import Client, Counters
 from polywire.hub.message import Message
@@ -403,16 +403,16 @@ def test_a_part_that_is_delivered_while_the_journal_is_kept_small_reaches_sessio
     """Deliveries stand for messages that are far before them, and must not be deleted in between."""
     small = ("journal.segment_size=16 KiB", "journal.keep_size=64 KiB", "limits.offline_messages=1000000")
     session, count = KeptSession("me"), 30_000
-    with Nursery(tmp_path) as nursery:
-        hub = nursery.start(tmp_path / "journal", *small)
+    with Hubs(tmp_path) as hubs:
+        hub = hubs.start(tmp_path / "journal", *small)
         link = Link(hub.addresses["mqtt"], session)
         link.subscribe("away/#", 1)
         link.leave()
-        nursery.slow_down(0.05)  # housekeeping has time for snapshots while the part is delivered
+        hubs.slow_down(0.05)  # housekeeping has time for snapshots while the part is delivered
         assert post(hub, stream(*({"channel": "away/x", "body": b"%d" % number} for number in range(count))))[0] == 200
-        nursery.slow_down(0)
+        hubs.slow_down(0)
         hub.stop(signal.SIGKILL)
-        hub = nursery.start(tmp_path / "journal", *small)
+        hub = hubs.start(tmp_path / "journal", *small)
         assert post(hub, stream({"channel": "away/x", "body": b"end"}), batch="1")[0] == 200
         link = Link(hub.addresses["mqtt"], session)
         while b"end" not in session.got[-1:]:

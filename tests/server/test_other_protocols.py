@@ -7,7 +7,7 @@ import pytest
 
 import polywire
 from polywire.registry import Unusable
-from tests.hub_process import running_hub
+from tests.hub_process import PROGRAM, running_hub
 
 DESCRIPTOR = """
 from polywire.registry import Listener, Protocol
@@ -43,7 +43,7 @@ def install(folder: Path, name: str, text: str) -> None:
 def test_a_broken_package_is_reported_and_the_others_are_used(installed: Path) -> None:
     install(installed, "broken_line", "raise RuntimeError('out of lines')")
     install(installed, "polywire_line", DESCRIPTOR)
-    with running_hub() as hub:  # a listener without a default is off
+    with running_hub(program=PROGRAM) as hub:  # a listener without a default is off
         line = hub.wait_for_log("broken_line")
         assert "ERROR" in line
         assert "the protocol of broken_line can't be used: broken_line:PROTOCOL can't be loaded: RuntimeError" in line
@@ -55,7 +55,7 @@ def test_a_broken_package_is_reported_and_the_others_are_used(installed: Path) -
 def test_a_listener_of_a_package_that_is_not_used_is_an_error_with_the_reason(installed: Path) -> None:
     install(installed, "first_line", DESCRIPTOR)
     install(installed, "second_line", DESCRIPTOR.replace("code=64", "code=65"))
-    with pytest.raises(RuntimeError) as caught, running_hub("listen.line=tcp://127.0.0.1:0"):
+    with pytest.raises(RuntimeError) as caught, running_hub("listen.line=tcp://127.0.0.1:0", program=PROGRAM):
         pass
     shown = str(caught.value)
     assert "listen.line: no such key" in shown
@@ -65,7 +65,7 @@ def test_a_listener_of_a_package_that_is_not_used_is_an_error_with_the_reason(in
 
 def test_a_session_that_can_not_be_imported_is_an_error_with_its_listener_and_package(installed: Path) -> None:
     install(installed, "polywire_line", DESCRIPTOR)
-    with pytest.raises(RuntimeError) as caught, running_hub("listen.line=tcp://127.0.0.1:0"):
+    with pytest.raises(RuntimeError) as caught, running_hub("listen.line=tcp://127.0.0.1:0", program=PROGRAM):
         pass
     shown = str(caught.value)
     assert "listen.line: polywire_line: 'session:LineSession' of line can't be loaded: ModuleNotFoundError" in shown
