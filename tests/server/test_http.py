@@ -21,12 +21,12 @@ import pytest
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
 from polywire.registry import names
-from polywire.security.users import make_user, put_user
 from polywire.server.address import Address, parse_origin, refusal
 from polywire.server.gate import Gate
 from polywire.server.http import HttpLimits
 from polywire.server.metrics import DEEPEST, Metrics
 from tests.hub_process import HubProcess, running_hub
+from tests.security.hashing import add_user
 from tests.server.certificates import Authority
 from tests.server.journal_server import Pages, serving
 from tests.server.subscribers import line_to, subscribe
@@ -228,7 +228,7 @@ def test_metrics_have_totals_and_a_few_queues_and_hold_the_loop_for_a_moment_onl
 
 def test_metrics_are_for_those_who_log_in_where_there_are_logins(tmp_path: Path) -> None:
     users = tmp_path / "users"
-    put_user(users, make_user("anna", "right", ()))
+    add_user(users, "anna", "right")
     with running_hub(f"auth.users={users}", "auth.anonymous=true") as hub:
         assert hub.get("/metrics")[0] == 401
         assert hub.get("/healthz") == (200, "ok\n")

@@ -27,12 +27,12 @@ from polywire.journal.committer import BatchMaker
 from polywire.journal.format import POSTED_SCHEMA
 from polywire.journal.log import Log
 from polywire.registry import HTTP_CODE, by_name
-from polywire.security.users import make_user, put_user
 from polywire.server.http import Refused
 from polywire.server.ingest import decode
 from polywire.server.restoration import Part, note
 from tests.faults.kept_session import KeptSession, Link
 from tests.hub_process import HubProcess, running_hub
+from tests.security.hashing import add_user
 from tests.server.journal_server import Pages, serving
 
 pytestmark = pytest.mark.timeout(120)
@@ -136,7 +136,7 @@ def test_without_a_journal_there_is_nothing_to_post_to() -> None:
 
 def test_who_publishes_logs_in_and_may_do_what_rules_allow(tmp_path: Path) -> None:
     users = tmp_path / "users"
-    put_user(users, make_user("ann", "secret", ()))
+    add_user(users, "ann", "secret")
     config = tmp_path / "polywire.toml"
     config.write_text(
         f"""
@@ -297,7 +297,7 @@ def no_timer(_: float, __: Callable[[], None]) -> Timer:
 def users_of(folder: Path) -> str:
     users = folder / "users"
     for name in ("ann", "bob"):
-        put_user(users, make_user(name, "secret", ()))
+        add_user(users, name, "secret")
     return f"auth.users={users}"
 
 

@@ -12,9 +12,9 @@ import pytest
 from polywire import journal
 from polywire.journal.format import ENTRY_OCTETS
 from polywire.journal.log import Log
-from polywire.security.users import make_user, put_user
 from tests.hub_process import running_hub
 from tests.journal.rows import rows
+from tests.security.hashing import add_user
 from tests.security.signing import SECRET, signed
 from tests.server.journal_server import Pages, serving
 
@@ -200,7 +200,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Settings with a user, tokens, and clients that may stay anonymous."""
     folder = tmp_path_factory.mktemp("users")
     users, secret = folder / "users", folder / "secret"
-    put_user(users, make_user("anna", "right", ()))  # once: hashing is slow on purpose
+    add_user(users, "anna", "right")
     secret.write_bytes(SECRET)
     return [
         f"auth.users={users}",

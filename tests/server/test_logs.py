@@ -13,9 +13,9 @@ from polywire.hub.access import ANONYMOUS
 from polywire.hub.client import Client
 from polywire.hub.peer import Refused
 from polywire.protocols.mqtt import Connack, Connect, Publish, encode
-from polywire.security.users import make_user, put_user
 from polywire.server.logs import APART, MOST_KEYS, SECONDS, JsonFormatter, Refusals, Seldom, SeldomEach
 from tests.hub_process import LISTEN, HubProcess, running_hub
+from tests.security.hashing import add_user
 from tests.wires import Plain, connected
 
 RULE = '[[access]]\nactions = ["publish", "subscribe"]\nchannels = ["allowed/**"]\n'
@@ -78,7 +78,7 @@ def test_a_client_that_connects_again_and_again_does_not_fill_the_log(caplog: py
 
 
 def test_failed_logins_are_logged_with_who_and_from_where(tmp_path: Path) -> None:
-    put_user(tmp_path / "users", make_user("anna", "right"))
+    add_user(tmp_path / "users", "anna", "right")
     config = config_file(tmp_path, 'format = "json"\n[auth]\nusers = "users"')
     with running_hub(config=config) as hub:
         with connected(hub.addresses["mqtt"]) as wire:
