@@ -20,6 +20,8 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from polywire.memory import leave_out_pandas
+
 IMPORT_SECONDS = 180.0
 """How long the first start may take, on a machine that does a lot besides."""
 
@@ -222,7 +224,8 @@ def run(request: dict[str, object]) -> int:
 
 
 def warm(modules: Sequence[str]) -> None:
-    """Import what programs need, and keep that out of their garbage collections."""
+    """Import what programs need, as a hub does, and keep that out of their garbage collections."""
+    leave_out_pandas()
     for name in modules:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)

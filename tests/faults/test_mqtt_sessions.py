@@ -282,6 +282,7 @@ def test_the_wills_of_those_who_were_connected_when_the_hub_was_killed_are_publi
                 assert late.hear() == Suback(1, (1,))
                 found = [late.hear(), late.hear()]
                 assert {frame.topic for frame in found if isinstance(frame, Publish)} == {"status/dev", "status/fmqp"}
+                late.publish("other", b"what came before is in the journal now")
             assert not [line for line in hub.errors if "last wills" in line][1 - life :]
             hub.stop(signal.SIGKILL)
     with running_hub(journal=tmp_path / "journal") as hub, kept(hub, "watcher") as watcher:

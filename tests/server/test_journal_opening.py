@@ -13,7 +13,7 @@ from polywire.journal import Log
 from polywire.journal import open as open_journal
 from polywire.journal.format import values
 from tests.faults.small_disk import SmallDisk, small_disk
-from tests.hub_process import LISTEN, HubProcess, running_hub
+from tests.hub_process import LISTEN, PROGRAM, HubProcess, running_hub
 from tests.interop.speakers import speak
 
 pytestmark = pytest.mark.timeout(120)
@@ -135,7 +135,7 @@ def test_a_file_that_is_damaged_before_the_newest_is_told_where_the_state_needs_
 
 def test_a_hub_with_a_journal_does_not_load_pandas(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
-    with running_hub(*ONLY_MQTT, "journal.segment_size=4 KiB", journal=tmp_path) as hub:
+    with running_hub(*ONLY_MQTT, "journal.segment_size=4 KiB", journal=tmp_path, program=PROGRAM) as hub:
         with speak("mqtt", hub.addresses) as speaker:
             for number in range(20):
                 speaker.publish("queue/q", os.urandom(1000) + b"%d" % number)
@@ -143,7 +143,7 @@ def test_a_hub_with_a_journal_does_not_load_pandas(tmp_path: Path) -> None:
         hub.wait_for_log("compacted ")
         assert "pandas" not in Path(f"/proc/{hub.process.pid}/maps").read_text(encoding="utf-8")
         hub.stop()
-    with running_hub(*ONLY_MQTT, journal=tmp_path) as hub:
+    with running_hub(*ONLY_MQTT, journal=tmp_path, program=PROGRAM) as hub:
         assert "20 queued messages" in hub.wait_for_log(OPENED)
         publish(hub, b"one more")
         status, _ = hub.get("/journal/")
