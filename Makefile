@@ -3,6 +3,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
+# Tests start hundreds of Python processes, and each would compile what nobody has kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
