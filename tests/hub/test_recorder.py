@@ -61,9 +61,9 @@ def test_what_was_discarded_is_told_with_its_first_octets_and_its_real_size() ->
 
 def test_the_parts_of_a_call_share_its_number() -> None:
     rec = Recording()
-    rec.recorder.requested(7, "lamp/on", Message("lamp", b"?"), rec.client, last=True)
-    rec.recorder.replied(7, "lamp/on", Message("", b"!"), None, last=True)
-    rec.recorder.call_failed(8, "lamp/off", 504, "timeout", "no reply")
+    rec.recorder.requested("7", "lamp/on", Message("lamp", b"?"), rec.client, last=True)
+    rec.recorder.replied("7", "lamp/on", Message("", b"!"), None, last=True)
+    rec.recorder.call_failed("8", "lamp/off", 504, "timeout", "no reply")
     rows = rec.rows()
     assert [(row["kind"], row["correlation"], row["channel"]) for row in rows] == [
         ("request", "7", "lamp/on"),

@@ -813,6 +813,7 @@ class Hub:
         if refused is not None:
             call.ended = True
             return self.refuse(client, CALL, call.service, refused)
+        call.client = client
         self.services.start(call, message, last=last, seconds=seconds)
         return None
 

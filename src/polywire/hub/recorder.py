@@ -84,22 +84,20 @@ class Recorder(StateRecorder):
         self._together = together
         return found
 
-    def requested(self, call: int, channel: str, message: Message, client: Client | None, *, last: bool) -> None:
+    def requested(self, call: str, channel: str, message: Message, client: Client | None, *, last: bool) -> None:
         """A request of a call."""
         self._step(REQUEST, call, channel, message, client, LAST_FLAG if last else 0)
 
-    def replied(self, call: int, channel: str, message: Message, client: Client | None, *, last: bool) -> None:
+    def replied(self, call: str, channel: str, message: Message, client: Client | None, *, last: bool) -> None:
         """A reply of a call."""
         self._step(REPLY, call, channel, message, client, LAST_FLAG if last else 0)
 
-    def call_failed(self, call: int, channel: str, code: int, tag: str, text: str) -> None:
+    def call_failed(self, call: str, channel: str, code: int, tag: str, text: str) -> None:
         """A call has ended with an error."""
         if not self.failed:
             headers = to_json({"code": code, "tag": tag, "text": text})
             self._ready(0)
-            self.columns.append(
-                ERROR, NO_PROTOCOL, LAST_FLAG, 0, self._clock(), "", channel, b"", str(call), "", headers
-            )
+            self.columns.append(ERROR, NO_PROTOCOL, LAST_FLAG, 0, self._clock(), "", channel, b"", call, "", headers)
 
     def connected(self, client: Client) -> None:
         """A client has joined."""
@@ -187,7 +185,7 @@ class Recorder(StateRecorder):
             columns.attach(kept_attachments(message))
         return offset
 
-    def _step(self, kind: i64, call: int, channel: str, message: Message, client: Client | None, flags: int) -> None:
+    def _step(self, kind: i64, call: str, channel: str, message: Message, client: Client | None, flags: int) -> None:
         """A part of a call."""
         if self.failed:
             return
@@ -202,7 +200,7 @@ class Recorder(StateRecorder):
             "" if client is None else client.name,
             channel,
             message.body,
-            str(call),
+            call,
             message.content_type,
             headers,
         )

@@ -102,7 +102,8 @@ class Provider:
 class Call:
     """One call, from its first request to its end. ``streamed``: the caller takes more than one reply.
 
-    ``seconds`` is how long it may take, known from its start on.
+    ``seconds`` is how long it may take, known from its start on. ``client`` is who calls, ``correlation`` what the
+    journal calls it instead of its number: where the caller's protocol records the call under a name of its own.
     """
 
     def __init__(self, caller: Caller, service: str, method: str, *, streamed: bool = False) -> None:
@@ -116,10 +117,16 @@ class Call:
         self.timer: Timer | None = None
         self.ended = False
         self.number = 0
+        self.client: Client | None = caller.connection
+        self.correlation = ""
 
     def channel(self) -> str:
         """What is called, as one name."""
         return f"{self.service}/{self.method.replace('/', '.')}"
+
+    def name(self) -> str:
+        """What the journal's rows about it have in common."""
+        return self.correlation or str(self.number)
 
 
 @final
@@ -239,7 +246,7 @@ class Services:
         self.last_number += 1
         call.number = self.last_number
         if self.recorder is not None:
-            self.recorder.requested(call.number, call.channel(), message, call.caller.connection, last=last)
+            self.recorder.requested(call.name(), call.channel(), message, call.client, last=last)
         provider = self._choose(call.service)
         if provider is None:
             call.ended = True
@@ -266,20 +273,24 @@ class Services:
         if call.ended or provider is None:
             return False
         if self.recorder is not None:
-            self.recorder.requested(call.number, call.channel(), message, call.caller.connection, last=last)
+            self.recorder.requested(call.name(), call.channel(), message, call.client, last=last)
         provider.request(call, message, last=last)
         return True
 
-    def reply(self, call: Call, message: Message, *, last: bool = True) -> bool:
-        """A provider's reply. False where the call has ended. A caller that takes one reply gets the first as last."""
+    def reply(self, call: Call, message: Message, *, last: bool = True, client: Client | None = None) -> bool:
+        """A provider's reply. False where the call has ended. A caller that takes one reply gets the first as last.
+
+        ``client`` is who replied, where the provider speaks for several.
+        """
         if call.ended:
             return False
         last = last or not call.streamed
         if message.body_failed and not call.caller.takes_failed_body:
             return self.fail(call, CallError(502, FAILED_BODY, failed_body_text(message)))
         if self.recorder is not None:
-            client = None if call.provider is None else call.provider.connection
-            self.recorder.replied(call.number, call.channel(), message, client, last=last)
+            if client is None and call.provider is not None:
+                client = call.provider.connection
+            self.recorder.replied(call.name(), call.channel(), message, client, last=last)
         if last:
             self._end(call, 200)
         call.caller.reply(call, message, last=last)
@@ -317,7 +328,7 @@ class Services:
 
     def _record(self, call: Call, error: CallError) -> None:
         if self.recorder is not None:
-            self.recorder.call_failed(call.number, call.channel(), error.code, error.tag, error.text)
+            self.recorder.call_failed(call.name(), call.channel(), error.code, error.tag, error.text)
 
     def _choose(self, service: str) -> Provider | None:
         providers = self._providers.get(service)

@@ -11,6 +11,7 @@ from polywire.protocols.mqttrpc.errors import FAILURES, Failure
 from polywire.protocols.mqttrpc.frames import ErrorData, Request, Response, TimeoutUnit, encode
 from polywire.protocols.mqttrpc.session import ONE_REQUEST, STREAMS_REMEMBERED, TopicRequests
 from polywire.wire.frame import Frame
+from tests.journal.recording import Recording
 from tests.protocols.mqttrpc.parties import BridgedSite, MqttClient, SessionCaller, SessionProvider
 
 
@@ -439,3 +440,27 @@ def test_two_services_on_mqtt_and_umq_both_answer_and_the_caller_takes_the_first
     SessionProvider(site, "svc", lambda *_: b"umq")
     caller.publish("/svc", Request(7, "Say"))
     assert {response.value for response in caller.responses()} == {b"mqtt", b"umq"}
+
+
+def test_the_journal_says_who_called_and_who_answered(site: BridgedSite) -> None:
+    recording = Recording()
+    site.hub.recorder = site.hub.services.recorder = recording.recorder
+    caller = MqttClient(site, "/svc", "/other")
+    caller.client.name = "caller"
+    serving = MqttClient(
+        site, "/elsewhere", serving=lambda request: [Response(request.correlation_id, "", b"!", eos=True)]
+    )
+    serving.client.name = "serving"
+    SessionProvider(site, "svc", shout)
+    caller.publish("/svc", Request(7, "Say", b"a"))
+    SessionCaller(site).call("elsewhere")
+    names = ("kind", "protocol", "client", "connection", "correlation")
+    rows = [tuple(row[name] for name in names) for row in recording.rows() if row["kind"] in {"request", "reply"}]
+    number = site.hub.services.last_number
+    assert rows == [
+        # With the Request itself this is one call: it has the name under which others know that.
+        ("request", "mqtt", "caller", caller.client.number, "/svc:7"),
+        ("reply", None, None, 0, "/svc:7"),
+        ("request", None, None, 0, str(number)),
+        ("reply", "mqtt", "serving", serving.client.number, str(number)),
+    ]

@@ -179,9 +179,9 @@ class TopicProvider(Provider):
             self._hub.services.fail(call, call_error(data))
         elif step.item:
             reply = Message(service_topic(service), response.value or b"", time=now, origin=client.number)
-            self._hub.services.reply(call, reply, last=step.last)
+            self._hub.services.reply(call, reply, last=step.last, client=client)
         else:
-            self._hub.services.reply(call, END, last=True)
+            self._hub.services.reply(call, END, last=True, client=client)
 
     def deserted(self, topic: str) -> None:
         """The topic, or pattern, has no subscriber any more: calls without a receiver fail now."""

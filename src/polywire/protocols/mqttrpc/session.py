@@ -140,6 +140,8 @@ class TopicRequests:
             self._open[caller.correlation_id] = caller
             self._by_client[client.number] = self._by_client.get(client.number, 0) + 1
             call = Call(caller, service, made.method)
+            # The journal has the Request itself, too: under one name the two are one call.
+            call.correlation = f"{topic}:{request.correlation_id}"
             caller.call = call
             default = max(1, round(self.limits.call_time * 1000))
             seconds = milliseconds(request.timeout, request.timeout_unit, default) / 1000
