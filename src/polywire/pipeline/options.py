@@ -9,6 +9,7 @@ from typing import Final
 from polywire.journal.format import PLAIN_SCHEMA
 from polywire.journal.kinds import KINDS
 from polywire.pipeline.errors import OptionError
+from polywire.pipeline.rpc import RPC
 from polywire.registry import names
 
 SPARKS: Final = frozenset({"path", "checkpointlocation", "queryname", "paths"})
@@ -80,7 +81,7 @@ class SourceOptions:
             token=given.get("token"),
             columns=chosen("columns", given.get("columns"), COLUMNS) or COLUMNS,
             channels=listed(given.get("channels", "")),
-            kinds=chosen("kinds", given.get("kinds"), KINDS),
+            kinds=chosen("kinds", given.get("kinds"), (*KINDS, RPC)),
             protocols=chosen("protocols", given.get("protocols"), names()),
             starting_offset=start,
             starting_time=starting_time,

@@ -43,9 +43,11 @@ from pyspark.sql.types import (
 from polywire.journal.format import PLAIN_SCHEMA
 from polywire.journal.reader import Journal, Split
 from polywire.journal.readers import NamedReaders
+from polywire.pipeline import rpc
 from polywire.pipeline.errors import DataLossError, JournalReplacedError
 from polywire.pipeline.journals import TICK, Journals, Place, from_spark, is_remote, next_place, placed
 from polywire.pipeline.options import COLUMNS, LATEST, SourceOptions
+from polywire.pipeline.rpc import RPC
 from polywire.pipeline.sink import BatchWriter, StreamWriter
 
 BATCH_ROWS: Final = 16_384
@@ -264,18 +266,48 @@ def read_partition(
     partition: JournalPartition, options: SourceOptions, columns: tuple[str, ...], pushed: Pushed | None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, as record batches of the journal."""
-    batches = partition.split.read(
+    kinds = tuple(kind for kind in options.kinds if kind != RPC)
+    if kinds or not options.kinds:
+        yield from _filtered(_scanned(partition, options, columns, pushed, kinds=kinds), pushed)
+    if RPC in options.kinds:
+        yield from _filtered(_called(partition, options, columns, pushed), pushed)
+
+
+def _scanned(
+    partition: JournalPartition,
+    options: SourceOptions,
+    columns: tuple[str, ...],
+    pushed: Pushed | None,
+    *,
+    kinds: tuple[str, ...],
+    channels: tuple[str, ...] = (),
+) -> Iterator[pa.RecordBatch]:
+    return partition.split.read(
         columns,
-        channels=options.channels or None,
-        kinds=options.kinds or None,
+        channels=options.channels or channels or None,
+        kinds=kinds or None,
         protocols=options.protocols or None,
         from_time=None if pushed is None else pushed.from_time,
         to_time=None if pushed is None else pushed.to_time,
         on_corrupt=options.on_corrupt,
     )
-    if pushed is None or pushed.expression is None:
-        return batches
-    return (batch.filter(pushed.expression) for batch in batches)
+
+
+def _called(
+    partition: JournalPartition, options: SourceOptions, columns: tuple[str, ...], pushed: Pushed | None
+) -> Iterator[pa.RecordBatch]:
+    """Parts of calls that were published on service topics. Only their bodies are needed, so they are read apart."""
+    wanted = {*columns, *rpc.NEEDED}
+    needed = tuple(name for name in COLUMNS if name in wanted)
+    for batch in _scanned(partition, options, needed, pushed, kinds=("publish",), channels=rpc.TOPICS):
+        found = rpc.parts(batch)
+        if found.num_rows:
+            yield found
+
+
+def _filtered(batches: Iterator[pa.RecordBatch], pushed: Pushed | None) -> Iterator[pa.RecordBatch]:
+    expression = None if pushed is None else pushed.expression
+    return batches if expression is None else (batch.filter(expression) for batch in batches)
 
 
 KIND: Final = "tick"
@@ -343,16 +375,20 @@ def read_with_ticks(
     partition: JournalPartition, options: SourceOptions, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a partition that are of the kinds wanted, and a tick for each node there are rows of, of any kind."""
-    needed = tuple(name for name in COLUMNS if name in {*columns, "offset", "ts", "node", "kind"})
+    needed = tuple(name for name in COLUMNS if name in {*columns, "offset", "ts", "node", "kind", "channel"})
     wanted = pa.array(options.kinds, pa.utf8())
     latest: dict[str, tuple[int, int]] = {}
+    called = False
     for batch in read_partition(partition, replace(options, kinds=()), needed, None):
         ends = pa.Table.from_batches([batch]).group_by("node").aggregate([("offset", "max"), ("ts", "max")])
         columns_of_ends = (ends[name].cast(kind).to_pylist() for name, kind in _ENDS)
         for node, offset, moment in zip(*columns_of_ends, strict=True):
             before = latest.get(node, (0, moment))
             latest[node] = max(before[0], offset + 1), max(before[1], moment)
+        called = called or (RPC in options.kinds and bool(pc.any(rpc.on_service_topic(batch)).as_py()))
         yield batch.filter(pc.is_in(batch.column("kind"), wanted))
+    if called:
+        yield from _called(partition, options, columns, None)
     yield _rows(latest)
 
 

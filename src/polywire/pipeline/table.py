@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, overload
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -59,6 +60,79 @@ def schema(columns: str) -> StructType:
     return found
 
 
+MESSAGE_KINDS: Final = ("publish", "enqueue", "request", "reply", "error")
+"""Rows that are a message: to a topic, into a queue, or a part of a call."""
+
+TICK: Final = "tick"
+"""Never stored: with it the source says that a node has come to this time though it wrote nothing."""
+
+NO_PROTOCOL: Final = "none"
+"""In the place of a protocol where the hub itself spoke: directories are named after protocols, and need a name."""
+
+
+def is_message() -> Column:
+    """Whether a row is a message."""
+    return sf.col("kind").isin(*MESSAGE_KINDS)
+
+
+def has_flag(flag: int) -> Column:
+    """Whether a bit of the flags is set."""
+    return sf.col("flags").bitwiseAND(flag) != 0
+
+
+def protocol() -> Column:
+    """The row's protocol."""
+    return sf.coalesce(sf.col("protocol"), sf.lit(NO_PROTOCOL))
+
+
+def is_start() -> Column:
+    """Whether the row marks a start of the hub: clients that were connected before are not any more."""
+    return (sf.col("kind") == "session") & sf.col("client").isNull() & sf.col("headers").contains('"start"')
+
+
+MICROSECONDS: Final = 1_000_000
+MINUTE: Final = 60 * MICROSECONDS
+DAY: Final = 86_400 * MICROSECONDS
+
+
+def micros(ts: Column) -> Column:
+    """Microseconds since 1970."""
+    return sf.unix_micros(ts)
+
+
+def moment(at: Column) -> Column:
+    """The way back: a timestamp."""
+    return sf.timestamp_micros(at)
+
+
+def day_of(ts: Column) -> Column:
+    """The day a row belongs to."""
+    return sf.date_from_unix_date(sf.floor(micros(ts) / sf.lit(DAY)).cast("int"))
+
+
+def minute_of(ts: Column) -> Column:
+    """The beginning of the minute."""
+    at = micros(ts)
+    return moment(at - sf.pmod(at, sf.lit(MINUTE)))
+
+
+_STRICT: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+
+
+def headers(text: str) -> Column:
+    """The headers in a column of JSON texts: null where there are none, or where they are not one JSON object.
+
+    Spark takes more for JSON than JSON is, and reads no further than the first value. So the text is read as the only
+    item of a list, and as the only member of an object: what follows an object and is no part of it shows in either.
+    """
+    column = sf.col(text)
+    listed = sf.from_json(sf.concat(sf.lit("["), column, sf.lit("]")), "array<map<string,string>>", _STRICT)
+    member = sf.from_json(sf.concat(sf.lit('{"h":'), column, sf.lit("}")), "h map<string,string>", _STRICT)
+    alone = (sf.size(listed) == 1) & member["h"].isNotNull()
+    # Most rows have none, and parsing nothing takes its time too.
+    return sf.when(column.isNotNull(), sf.when(alone, sf.get(listed, sf.lit(0))))
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """How an aggregate is put together.
@@ -79,7 +153,8 @@ class Table:
     """One table of the pipeline. ``schema`` is its documented form; None if only the function knows it.
 
     ``columns`` and ``kinds`` are those of the journal it needs (no kinds: all), ``watermark`` describes how late a
-    row may come, ``varied`` are columns whose values hardly ever repeat.
+    row may come, ``varied`` are columns whose values hardly ever repeat. ``build_again`` builds a table that depends on
+    what time it is of rows at rest, for which nothing else says that.
     """
 
     name: str
@@ -96,10 +171,15 @@ class Table:
     parts: Parts | None = None
     keys: tuple[str, ...] = ()
     varied: tuple[str, ...] = ()
+    build_again: Callable[[DataFrame, float], DataFrame] | None = None
 
     def rows(self, batch: DataFrame) -> DataFrame:
         """What a micro-batch adds to the table: finished rows, or its part."""
         return self.build(batch) if self.parts is None else self.parts.build(batch)
+
+    def rows_at_rest(self, batch: DataFrame, now: float) -> DataFrame:
+        """The same of rows at rest, with all the table's ``kinds``; ``now`` is in seconds since 1970."""
+        return self.rows(batch) if self.build_again is None else self.build_again(batch, now)
 
     def finished(self, written: DataFrame) -> DataFrame:
         """The table, of everything that was added to it."""

@@ -7,6 +7,9 @@ from datetime import datetime, timedelta
 from math import ceil
 from typing import Any
 
+from polywire.protocols.mqttrpc.errors import HUB_ERROR, RemoteProtocolError
+from polywire.protocols.mqttrpc.frames import Decoder, Request, Response
+from polywire.protocols.mqttrpc.service import parse_type_url, service_of
 from tests.pipeline.tables.rows import Row
 
 MESSAGES = ("publish", "enqueue", "request", "reply", "error")
@@ -42,7 +45,7 @@ def _headers(one: Row) -> dict[str, str] | None:
     if one["headers"] is None:
         return None
     try:
-        found = json.loads(one["headers"])
+        found = json.loads(one["headers"], parse_constant=_no_number)
     except ValueError:
         return None
     if not isinstance(found, dict):
@@ -51,6 +54,10 @@ def _headers(one: Row) -> dict[str, str] | None:
         key: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
         for key, value in found.items()
     }
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(text)
 
 
 def _text(body: bytes) -> str | None:
@@ -122,27 +129,82 @@ def faults(rows: Sequence[Row]) -> Table:
     return found
 
 
+def part_of_call(one: Row) -> Row | None:
+    """A row as the part of a call that it is, if it is one; publications on service topics as the hub decodes them."""
+    if one["kind"] == "publish" and (one.get("channel") or "")[:1] == "/" and service_of(one["channel"]):
+        return _published_part(one)
+    whole = one.get("correlation") is not None and "/" in (one.get("channel") or "")
+    return one if whole and one["kind"] in {"request", "reply", "error"} else None
+
+
+def _published_part(one: Row) -> Row | None:
+    try:
+        (frame,) = Decoder().feed(one["body"])
+    except RemoteProtocolError:
+        return None
+    assert isinstance(frame, Request | Response)
+    service = one["channel"][1:]
+    value = frame.value or b""
+    told = {"correlation": f"{one['channel']}:{frame.correlation_id}", "size": len(value), "flags": 16 * frame.eos}
+    if isinstance(frame, Request):
+        name = parse_type_url(frame.type_url)
+        if name is None or one["protocol"] == "mqttrpc" or frame.correlation_id == 0:
+            return None
+        return {**one, **told, "kind": "request", "channel": f"{service}/{name.method}"}
+    if frame.correlation_id == 0:
+        return None
+    if one["protocol"] == "mqttrpc" and frame.type_url != HUB_ERROR:
+        return {**one, **told, "kind": "passed"}
+    error = frame.error_data
+    kind = "error" if error is not None else "reply" if frame.eos else "single"
+    words = {} if error is None else {"code": error.code, "tag": error.tag, "text": error.user_message}
+    return {**one, **told, "kind": kind, "headers": json.dumps(words)}
+
+
+def _cut(rows: Sequence[Row]) -> list[list[Row]]:
+    """The parts of one correlation, by call: a request long after the last one begins another."""
+    found: list[list[Row]] = []
+    latest: datetime | None = None
+    for one in rows:
+        if one["kind"] == "request":
+            if latest is None or one["ts"] > latest + TIMEOUT + LATENESS:
+                found.append([])
+            latest = one["ts"]
+        if found:
+            found[-1].append(one)
+    return found
+
+
+def _ends(one: Row) -> bool:
+    return one["kind"] in {"error", "passed"} or (one["kind"] == "reply" and bool(one["flags"] & 16))
+
+
+def _end_of(call: Sequence[Row]) -> Row | None:
+    """What ended it, if that came in time."""
+    until = call[0]["ts"] + TIMEOUT
+    ends = [one for one in call if _ends(one)]
+    if ends and ends[0]["ts"] <= until:
+        return ends[0]
+    singles = [one for one in call if one["kind"] == "single" and one["ts"] <= until]
+    return singles[-1] if singles else None
+
+
 def calls(rows: Sequence[Row]) -> Table:
     """Each call that is over."""
     clocks: dict[str, datetime] = {}
-    first: dict[tuple[str, str], Row] = {}
-    last: dict[tuple[str, str], Row] = {}
+    parts: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for one in sorted(rows, key=lambda one: int(one["offset"])):
         clocks[one["node"]] = max(clocks.get(one["node"], one["ts"]), one["ts"])
-        if one["correlation"] is None or "/" not in (one["channel"] or ""):
-            continue
-        key = one["node"], one["correlation"]
-        if one["kind"] == "request":
-            first.setdefault(key, one)
-        elif one["kind"] == "error" or (one["kind"] == "reply" and one["flags"] & 16):
-            last.setdefault(key, one)
+        part = part_of_call(one)
+        if part is not None:
+            parts[part["node"], part["correlation"]].append(part)
     found = []
-    for key, request in first.items():
-        end = last.get(key)
-        if end is None and clocks[request["node"]] < request["ts"] + TIMEOUT + LATENESS:
+    for call in (call for own in parts.values() for call in _cut(own)):
+        request, end = call[0], _end_of(call)
+        if not any(_ends(one) for one in call) and clocks[request["node"]] < request["ts"] + TIMEOUT + LATENESS:
             continue
-        if end is not None and end["ts"] > request["ts"] + TIMEOUT:
-            end = None
+        if end is not None and end["kind"] == "passed":
+            continue
         ended = request["ts"] + TIMEOUT if end is None else end["ts"]
         words = _headers(end) or {} if end is not None and end["kind"] == "error" else {}
         timeout = end is None or words.get("tag") == "timeout"
@@ -160,7 +222,7 @@ def calls(rows: Sequence[Row]) -> Table:
                 "client": request["client"],
                 "requested": request["ts"],
                 "ended": ended,
-                "latency_ms": (ended - request["ts"]) / timedelta(milliseconds=1),
+                "latency_ms": None if ended < request["ts"] else (ended - request["ts"]) / timedelta(milliseconds=1),
                 "outcome": "timeout" if timeout else "error" if end is not None and end["kind"] == "error" else "ok",
                 "code": int(words["code"]) if "code" in words else None,
                 "tag": words.get("tag"),
@@ -242,8 +304,9 @@ def latency(called: Table) -> Table:
     found = []
     for (minute, service, method), own in groups.items():
         answered = [call for call in own if call["outcome"] != "timeout"]
-        times = sorted(_about(round(call["latency_ms"] * 1000)) for call in answered)
-        longest = max((call["latency_ms"] for call in answered), default=0.0)
+        timed = [call["latency_ms"] for call in answered if call["latency_ms"] is not None]
+        times = sorted(_about(round(milliseconds * 1000)) for milliseconds in timed)
+        longest = max(timed, default=0.0)
         errors = sum(call["outcome"] == "error" for call in own)
         timeouts = len(own) - len(answered)
         found.append(
@@ -259,7 +322,7 @@ def latency(called: Table) -> Table:
                 "p50_ms": _percentile(times, 0.50, longest),
                 "p95_ms": _percentile(times, 0.95, longest),
                 "p99_ms": _percentile(times, 0.99, longest),
-                "max_ms": longest if answered else None,
+                "max_ms": longest if timed else None,
             }
         )
     return found

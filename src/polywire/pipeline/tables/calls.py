@@ -1,21 +1,27 @@
 """The table ``calls``: each request with what ended it, how long that took, and the timeouts.
 
 The outcome follows from the times in the rows alone, so it is the same in batch and streaming: a call is ended by its
-last reply or an error, if that came within the timeout, else it timed out. Of rows at rest that is a plain aggregate.
-Of a stream it is found in ``matches``, as rows come.
+last reply or an error, if that came within the timeout, else it timed out. ``matches`` finds that, for rows at rest and
+for a stream as its rows come.
+
+Calls between MQTT clients are publications on service topics in the journal. The source decodes them where it reads
+(the kind ``rpc``), so that no other body is moved; rows that have come in another way and have bodies are decoded here.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from polywire.journal.kinds import LAST_FLAG
-from polywire.pipeline.table import Table, schema
+from polywire.pipeline.rpc import OWN, RPC, parts
+from polywire.pipeline.source import spark_schema
+from polywire.pipeline.table import MICROSECONDS, Table, day_of, has_flag, headers, micros, moment, protocol, schema
 from polywire.pipeline.tables import matches
-from polywire.pipeline.tables.expressions import MICROSECONDS, day_of, has_flag, micros, moment, protocol
-from polywire.pipeline.tables.matches import PAIRS, matched
+from polywire.pipeline.tables.matches import matched, matched_at_rest
 
 SCHEMA: Final = schema(
     "day date, protocol string, node string, correlation string, offset bigint, service string, method string, "
@@ -36,11 +42,14 @@ COLUMNS: Final = (
 )
 """Of the journal, what is needed."""
 
-PART_KINDS: Final = ("request", "reply", "error")
+PART_KINDS: Final = ("request", "reply", "error", RPC)
 """Rows that are parts of calls; the time comes with the source's ticks."""
 
 BUCKETS: Final = 8
 """Of each node: a bucket is the least that one task can have, and costs some milliseconds a micro-batch."""
+
+BUCKETS_AT_REST: Final = 64
+"""There a bucket is held in memory as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +72,13 @@ USUAL: Final = Options()
 
 def calls(rows: DataFrame, options: Options = USUAL) -> DataFrame:
     """Each call that has ended or timed out."""
-    slim = _slim(rows, options.buckets)
-    return _finish(
-        matched(slim, _micros(options.timeout), _micros(options.lateness), options.buckets)
-        if rows.isStreaming
-        else _at_rest(slim, options)
-    )
+    timeout, lateness = _micros(options.timeout), _micros(options.lateness)
+    if "body" in rows.columns:
+        rows = _decoded(rows)
+    if rows.isStreaming:
+        return _finish(matched(_slim(rows, options.buckets), timeout, lateness, options.buckets))
+    now = 0 if options.now is None else _micros(options.now)
+    return _finish(matched_at_rest(_slim(rows, BUCKETS_AT_REST), timeout, lateness, BUCKETS_AT_REST, now))
 
 
 def calls_table(options: Options = USUAL) -> Table:
@@ -76,6 +86,9 @@ def calls_table(options: Options = USUAL) -> Table:
 
     def build(rows: DataFrame) -> DataFrame:
         return calls(rows, options)
+
+    def build_again(rows: DataFrame, now: float) -> DataFrame:
+        return calls(rows, replace(options, now=now))
 
     return Table(
         "calls",
@@ -87,6 +100,7 @@ def calls_table(options: Options = USUAL) -> Table:
         kinds=PART_KINDS,
         watermark=f"{options.lateness:g} s behind the newest row of the same node",
         stateful=True,
+        build_again=build_again,
         keys=("node", "correlation"),
         varied=("correlation", "offset", "requested", "ended"),
     )
@@ -95,21 +109,39 @@ def calls_table(options: Options = USUAL) -> Table:
 TABLE: Final = calls_table()
 
 
+def _decoded(rows: DataFrame) -> DataFrame:
+    """The rows that are needed, with calls between MQTT clients as such; of the bodies only theirs are moved."""
+    on_topic = (sf.col("kind") == "publish") & sf.col("channel").startswith("/")
+    body = sf.when(on_topic, sf.col("body")).alias("body")
+    needed = [*COLUMNS, "body"]
+    return rows.select(*COLUMNS, body).mapInArrow(_decode, spark_schema(needed)).drop("body")
+
+
+def _decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch
+        found = parts(batch)
+        if found.num_rows:
+            yield found
+
+
 def _slim(rows: DataFrame, buckets: int) -> DataFrame:
     """Parts of calls with what is needed of them; of other rows only node and time are left."""
     whole = sf.col("correlation").isNotNull() & sf.col("channel").contains("/")
     last = has_flag(LAST_FLAG)
     kind = sf.col("kind")
+    on_topic = sf.col("correlation").startswith("/")
     role = (
-        sf.when(~whole, matches.CLOCK)
+        sf.when(whole.isNull() | ~whole, matches.CLOCK)
         .when(kind == "request", sf.when(last, matches.REQUEST).otherwise(matches.OPENING))
+        .when((kind == "reply") & on_topic & (sf.col("protocol") == OWN), matches.PASSED)
         .when((kind == "reply") & last, matches.REPLY)
+        .when((kind == "reply") & on_topic, matches.SINGLE)
         .when(kind == "error", matches.ERROR)
-        .otherwise(matches.CLOCK)
     )
     role = sf.coalesce(role, sf.lit(matches.CLOCK))
-    request = sf.col("role") < matches.REPLY
-    part = sf.col("role") < matches.CLOCK
+    request = sf.col("role").isin(matches.REQUEST, matches.OPENING)
+    part = sf.col("role") != matches.CLOCK
     return rows.withColumn("role", role).select(
         "node",
         sf.pmod(sf.xxhash64("correlation"), sf.lit(buckets)).cast("int").alias("bucket"),
@@ -126,51 +158,15 @@ def _slim(rows: DataFrame, buckets: int) -> DataFrame:
     )
 
 
-def _at_rest(slim: DataFrame, options: Options) -> DataFrame:
-    """Pairs, of all rows at once."""
-    timeout, lateness = _micros(options.timeout), _micros(options.lateness)
-    role = sf.col("role")
-    request, end = role < matches.REPLY, role.isin(matches.REPLY, matches.ERROR)
-    first = sf.struct("offset", "at", *matches.FIRST)
-    last = sf.struct(
-        sf.col("role").alias("end_role"),
-        sf.col("at").alias("end_at"),
-        sf.col("size").alias("end_size"),
-        sf.col("headers").alias("end_headers"),
-    )
-    grouped = slim.groupBy("node", "correlation").agg(
-        sf.min_by(sf.when(request, first), sf.when(request, sf.col("offset"))).alias("first"),
-        sf.min_by(sf.when(end, last), sf.when(end, sf.col("offset"))).alias("last"),
-        sf.max("at").alias("newest"),
-    )
-    clocks = grouped.groupBy("node").agg(sf.max("newest").alias("clock"))
-    now = sf.lit(_micros(options.now) if options.now is not None else 0)
-    pairs = (
-        grouped.filter(sf.col("first").isNotNull() & sf.col("correlation").isNotNull())
-        .join(sf.broadcast(clocks), "node")
-        .select("node", "correlation", "first.*", "last.*", sf.greatest("clock", now).alias("clock"))
-    )
-    in_time = sf.col("end_at") <= sf.col("at") + timeout
-    came = sf.col("end_at").isNotNull()
-    settled = sf.col("at") <= sf.col("clock") - timeout - lateness
-    told = pairs.filter(came | settled).withColumn("in_time", came & in_time)
-    return told.select(
-        *[name for name in PAIRS.names if not name.startswith("end_")],
-        sf.when(sf.col("in_time"), sf.col("end_role")).otherwise(matches.TIMEOUT).alias("end_role"),
-        sf.when(sf.col("in_time"), sf.col("end_at")).otherwise(sf.col("at") + timeout).alias("end_at"),
-        sf.when(sf.col("in_time"), sf.col("end_size")).otherwise(0).alias("end_size"),
-        sf.when(sf.col("in_time"), sf.col("end_headers")).alias("end_headers"),
-    )
-
-
 def _finish(pairs: DataFrame) -> DataFrame:
     """The table's own columns."""
-    code = sf.get_json_object("end_headers", "$.code").try_cast("int")
-    tag = sf.get_json_object("end_headers", "$.tag")
-    text = sf.get_json_object("end_headers", "$.text")
+    words = sf.col("words")
+    # A clock that was set back between the two leaves nothing to measure.
+    latency = sf.when(sf.col("end_at") >= sf.col("at"), (sf.col("end_at") - sf.col("at")) / sf.lit(1000.0))
     return (
         pairs.withColumn("requested", moment(sf.col("at")))
-        .withColumn("tag", tag)
+        .withColumn("words", headers("end_headers"))
+        .withColumn("tag", words["tag"])
         .withColumn("method", sf.substring_index("channel", "/", -1))
         .select(
             day_of(sf.col("requested")).alias("day"),
@@ -184,11 +180,11 @@ def _finish(pairs: DataFrame) -> DataFrame:
             "client",
             "requested",
             moment(sf.col("end_at")).alias("ended"),
-            ((sf.col("end_at") - sf.col("at")) / sf.lit(1000.0)).alias("latency_ms"),
+            latency.alias("latency_ms"),
             _outcome().alias("outcome"),
-            code.alias("code"),
+            words["code"].try_cast("int").alias("code"),
             "tag",
-            text.alias("text"),
+            words["text"].alias("text"),
             sf.col("size").alias("request_size"),
             sf.col("end_size").alias("reply_size"),
         )

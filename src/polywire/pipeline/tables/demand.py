@@ -11,8 +11,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from polywire.journal.kinds import PERSISTENT_FLAG, UNHEARD_FLAG
-from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts, schema
-from polywire.pipeline.tables.expressions import day_of, has_flag, is_start, minute_of
+from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, day_of, has_flag, is_start, minute_of, of_parts, schema
 
 SCHEMA: Final = schema(
     "day date, minute timestamp, channel string, joined bigint, left bigint, subscribers bigint, published bigint, "

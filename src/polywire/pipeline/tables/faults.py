@@ -9,8 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from polywire.journal.kinds import KINDS
-from polywire.pipeline.table import Table, schema
-from polywire.pipeline.tables.expressions import TICK, day_of, protocol
+from polywire.pipeline.table import TICK, Table, day_of, headers, protocol, schema
 
 SCHEMA: Final = schema(
     "day date, protocol string, ts timestamp, node string, offset bigint, fault string, rule string, reason string, "
@@ -26,14 +25,14 @@ UNKNOWN_KIND: Final = "unknown-kind"
 _CALL_KINDS: Final = ("request", "reply", "error")
 
 
-def _fault(headers: Column) -> Column:
+def _fault(found: Column) -> Column:
     """What is wrong with a row; null where nothing is."""
     kind, channel, correlation = sf.col("kind"), sf.col("channel"), sf.col("correlation")
     return (
         sf.when(kind == "discard", DISCARDED)
         .when(kind == "gap", GAP)
         .when(~kind.isin(*KINDS, TICK), UNKNOWN_KIND)
-        .when(sf.col("headers").isNotNull() & headers.isNull(), BAD_HEADERS)
+        .when(sf.col("headers").isNotNull() & found.isNull(), BAD_HEADERS)
         .when(
             kind.isin(*_CALL_KINDS) & (correlation.isNull() | channel.isNull() | ~channel.contains("/")),
             BAD_CALL,
@@ -41,21 +40,22 @@ def _fault(headers: Column) -> Column:
     )
 
 
-def _reason(headers: Column) -> Column:
+def _reason(found: Column) -> Column:
     fault = sf.col("fault")
     return (
         sf.when(fault == UNKNOWN_KIND, sf.concat(sf.lit("no such kind: "), sf.col("kind")))
         .when(fault == BAD_HEADERS, "the headers are not a JSON object")
         .when(fault == BAD_CALL, "a part of a call needs a correlation and a channel <service>/<method>")
-        .otherwise(headers["reason"])
+        .otherwise(found["reason"])
     )
 
 
 def faults(rows: DataFrame) -> DataFrame:
     """What was discarded and why, gaps in the journal, and rows that are not as they should be."""
-    headers = sf.from_json("headers", "map<string,string>")
+    found = sf.col("found")
     return (
-        rows.withColumn("fault", _fault(headers))
+        rows.withColumn("found", headers("headers"))
+        .withColumn("fault", _fault(found))
         .filter(sf.col("fault").isNotNull())
         .select(
             day_of(sf.col("ts")).alias("day"),
@@ -64,8 +64,8 @@ def faults(rows: DataFrame) -> DataFrame:
             "node",
             "offset",
             "fault",
-            headers["rule"].alias("rule"),
-            _reason(headers).alias("reason"),
+            found["rule"].alias("rule"),
+            _reason(found).alias("reason"),
             "connection",
             "client",
             "channel",

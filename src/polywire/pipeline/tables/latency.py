@@ -9,9 +9,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, schema
+from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, day_of, minute_of, schema
 from polywire.pipeline.tables import calls
-from polywire.pipeline.tables.expressions import day_of, minute_of
 
 SCHEMA: Final = schema(
     "day date, minute timestamp, service string, method string, calls bigint, errors bigint, timeouts bigint, "
@@ -30,14 +29,17 @@ def about(us: Column) -> Column:
 
 
 def build(made: DataFrame) -> DataFrame:
-    """How many calls of each outcome took about how long; those that timed out took no time at all."""
-    timeout = sf.col("outcome") == calls.TIMEOUT
-    us = sf.when(~timeout, about(sf.round(sf.col("latency_ms") * 1000).cast("long")))
+    """How many calls of each outcome took about how long.
+
+    Those that timed out took no time at all, nor did those whose time could not be measured.
+    """
+    timed = (sf.col("outcome") != calls.TIMEOUT) & (sf.col("latency_ms") >= 0)
+    us = sf.when(timed, about(sf.round(sf.col("latency_ms") * 1000).cast("long")))
     return (
         made.groupBy(
             minute_of(sf.col("requested")).alias("minute"), "service", "method", "outcome", us.alias("about_us")
         )
-        .agg(sf.count("*").alias("calls"), sf.max(sf.when(~timeout, sf.col("latency_ms"))).alias("max_ms"))
+        .agg(sf.count("*").alias("calls"), sf.max(sf.when(timed, sf.col("latency_ms"))).alias("max_ms"))
         .withColumn("day", day_of(sf.col("minute")))
     )
 

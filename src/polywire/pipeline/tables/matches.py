@@ -1,15 +1,19 @@
-"""Requests matched with what ended them: the part of ``calls`` that keeps state.
+"""Requests matched with what ended them, of rows at rest and of a stream, by one and the same function.
 
 A call is ended by its last reply or by an error, if that came within ``timeout`` of the request; else it timed out. A
 timeout is reported once the node's rows have gone ``lateness`` beyond it, as no row comes later than that. ``match``
-does this for the rows of one node, without Spark: they are a pandas frame with the columns of ``STORED``, and times are
+does this for the rows of one node, without Spark: they are an Arrow table with the columns of ``STORED``, and times are
 microseconds.
 
-In a stream, rows go by node and a hash of the correlation into buckets, and each bucket keeps what is still open as one
-value of Spark's state. A bucket's clock are rows of all kinds, so a timeout is found though the answering side went
-quiet; when everything did, the source's ticks are the only rows, and do the same. There are no timers: they would go by
-the clock of the machine that computes, and a journal that is read late, or again after a crash, has to give the same
-calls.
+Rows go by node and a hash of the correlation into buckets. In a stream each bucket keeps what is still open, and which
+calls have just ended, as one value of Spark's state; at rest a bucket has all its rows at once. A bucket's clock are
+rows of all kinds, so a timeout is found though the answering side went quiet; when everything did, the source's ticks
+are the only rows, and do the same. There are no timers: they would go by the clock of the machine that computes, and a
+journal that is read late, or again after a crash, has to give the same calls.
+
+A correlation may be used again, as clients that count their calls do after a restart: a request that comes more than
+``timeout`` and ``lateness`` after the one before it begins a new call. One that comes earlier belongs to the same call,
+as a further request of a stream, or repeated.
 
 Spark hands rows to a bucket one by one, at some microseconds each. So thousands of them are packed into one row first:
 Arrow in a binary column, which the bucket opens as a whole.
@@ -17,15 +21,18 @@ Arrow in a binary column, which the bucket opens as a whole.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.lib import concat_batches
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from polywire.journal.format import Array
 from polywire.pipeline.table import schema
 
 REQUEST: Final = 0
@@ -36,8 +43,13 @@ ERROR: Final = 3
 CLOCK: Final = 4
 """No part of a call: it says only that the node has come to this time."""
 ANSWERED: Final = 5
-"""A call that has ended but whose requests may continue, so that the next request is not taken for a new call."""
+"""In the state that an earlier release left: a call that has ended but whose requests may continue."""
 TIMEOUT: Final = 6
+SINGLE: Final = 7
+"""A reply that does not say it is the last one. It ends the call if nothing else does: where one reply is all there is,
+a service need not mark it."""
+PASSED: Final = 8
+"""An answer that the hub passed on: its call is in the journal under another name, and not to be counted again."""
 
 FIRST: Final = ("protocol", "connection", "client", "channel", "size")
 """What a call has from its request."""
@@ -61,105 +73,196 @@ _STORED: Final[list[tuple[str, pa.DataType]]] = [
 STORED: Final = pa.schema(_STORED)
 """How rows are kept between two micro-batches."""
 
+NO_PAIRS: Final = pa.schema(
+    [
+        *(STORED.field(name) for name in ("correlation", "offset", "at", *FIRST)),
+        *(STORED.field(name).with_name(called) for name, called in END.items()),
+    ]
+).empty_table()
+
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What is kept of a bucket: rows that wait for their other half, and the latest time of the node."""
+    """What is kept of a bucket: rows that wait for their other half, calls that have ended, the node's latest time.
 
-    rows: pd.DataFrame
+    Of a call that has ended there are a hash of its correlation, and offset and time of its last request. So a request
+    that is repeated, and an answer that comes again, is known for what it is.
+    """
+
+    rows: pa.Table
     clock: int
+    ended: pa.RecordBatch
 
     def to_bytes(self) -> bytes:
-        """The rows, to be stored."""
-        return packed(pa.Table.from_pandas(self.rows, STORED, preserve_index=False)) if len(self.rows) else b""
+        """The rows and the ended calls, to be stored: one stream of Arrow behind the other."""
+        if not (self.rows.num_rows or self.ended.num_rows):
+            return b""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, STORED) as writer:
+            writer.write_table(self.rows.combine_chunks())
+        if self.ended.num_rows:
+            with pa.ipc.new_stream(sink, ENDED) as writer:
+                writer.write_batch(self.ended)
+        return bytes(sink.getvalue())
 
     @staticmethod
     def from_bytes(data: bytes, clock: int) -> "Waiting":
-        """Decode what ``to_bytes`` returned."""
-        return Waiting(unpacked([data] if data else []), clock)
+        """Decode what ``to_bytes`` returned, also that of an earlier release."""
+        if not data:
+            return Waiting(STORED.empty_table(), clock, NONE_ENDED)
+        source = pa.BufferReader(data)
+        with pa.ipc.open_stream(source) as reader:
+            rows = reader.read_all()
+        ended = NONE_ENDED
+        if source.tell() < len(data):
+            with pa.ipc.open_stream(source) as reader:
+                ended = reader.read_next_batch()
+        return Waiting(rows, clock, ended)
+
+
+ENDED: Final = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("call", "offset", "at")])
+NONE_ENDED: Final = pa.RecordBatch.from_arrays([pa.array([], pa.int64())] * 3, schema=ENDED)
 
 
 def packed(rows: pa.Table) -> bytes:
-    """Rows of an Arrow table that has at least the columns of ``STORED``, as bytes."""
+    """Rows with the columns of ``STORED``, as bytes."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, STORED) as writer:
-        writer.write_table(rows.select(STORED.names).combine_chunks().cast(STORED))
+        writer.write_table(rows)
     return bytes(sink.getvalue())
 
 
-def unpacked(several: list[bytes]) -> pd.DataFrame:
-    """The rows of all of them, as a pandas frame."""
+def unpacked(several: list[bytes]) -> pa.Table:
+    """The rows of all of them."""
     tables = []
     for data in several:
         with pa.ipc.open_stream(data) as reader:
             tables.append(reader.read_all())
-    return (pa.concat_tables(tables) if tables else STORED.empty_table()).to_pandas()
+    return pa.concat_tables(tables) if tables else STORED.empty_table()
 
 
 def nothing() -> Waiting:
     """What a bucket begins with."""
-    return Waiting(unpacked([]), 0)
+    return Waiting(STORED.empty_table(), 0, NONE_ENDED)
 
 
-def match(before: Waiting, rows: pd.DataFrame, timeout: int, lateness: int) -> tuple[pd.DataFrame, Waiting]:
-    """The calls these rows bring to an end, and what waits from now on."""
-    clock = max(before.clock, int(rows["at"].max())) if len(rows) else before.clock
-    settled = clock - timeout - lateness
-    parts = rows.loc[rows["role"].to_numpy() != CLOCK, STORED.names]
-    if len(before.rows):
-        parts = pd.concat([before.rows, parts], ignore_index=True)
-    if not len(parts):  # a clock, and nothing it could settle: most buckets of a small micro-batch
-        return parts, Waiting(parts, clock)
-    role = parts["role"].to_numpy()
-    answered = parts[role == ANSWERED]
-    asked = parts[role <= OPENING]
-    if len(answered):
-        asked = asked[~asked["correlation"].isin(answered["correlation"])]
-    ends = _earliest(parts[(role == REPLY) | (role == ERROR)])
-    pairs = _earliest(asked).merge(ends[["correlation", *END]].rename(columns=END), on="correlation", how="left")
-    at, end_at = pairs["at"].to_numpy(), pairs["end_at"].to_numpy(dtype=np.float64, na_value=np.nan)
-    came = ~np.isnan(end_at)
-    over = came | (at <= settled)
+def match(before: Waiting, rows: pa.Table, timeout: int, lateness: int) -> tuple[pa.Table, Waiting]:
+    """The calls these rows bring to an end, with the columns of ``PAIRS``, and what waits from now on."""
+    clock = max(before.clock, pc.max(rows["at"]).as_py()) if rows.num_rows else before.clock
+    window = timeout + lateness
+    fresh = rows.filter(pc.not_equal(rows["role"], pa.scalar(CLOCK))) if rows.num_rows else rows
+    parts = pa.concat_tables([before.rows, fresh]) if before.rows.num_rows else fresh
+    if not parts.num_rows:  # a clock, and nothing it could settle: most buckets of a small micro-batch
+        return NO_PAIRS, Waiting(parts, clock, _recent(before.ended, clock - window - lateness))
+    calls = _Calls(parts.combine_chunks(), before.ended, window)
+    at = calls.time[calls.begin]
+    end = calls.first(np.isin(calls.role, (REPLY, ERROR, PASSED)))
+    came = end >= 0
+    single = calls.latest((calls.role == SINGLE) & (calls.time <= calls.begun + timeout))
+    end = np.where(came & (calls.time[end] <= at + timeout), end, single)
+    over = ~calls.ended & (came | (at <= clock - window))
+    told = over & ((end < 0) | (calls.role[end] != PASSED))
+    last = calls.latest(calls.asks)
+    open_ = ~calls.ended & ~over
     # What ends a call may come before its request; it waits as long as the request could.
-    lone = ends[(ends["at"].to_numpy() > settled) & ~ends["correlation"].isin(parts["correlation"][role <= OPENING])]
-    kept = [
-        asked[asked["correlation"].isin(pairs["correlation"][~over])],
-        lone,
-        answered[answered["at"].to_numpy() > settled],
-        _streaming(pairs[over], clock),
-    ]
-    return _ended(pairs[over], came[over], timeout), Waiting(_together(kept, parts), clock)
+    lone = np.flatnonzero((calls.call < 0) & (calls.time > clock - window))
+    kept = np.unique(np.concatenate([calls.begin[open_], last[open_], single[open_ & (single >= 0)], lone]))
+    ended = calls.finished(~open_, last)
+    return calls.pairs(np.flatnonzero(told), end, timeout), Waiting(
+        calls.rows(kept), clock, _recent(ended, clock - window - lateness)
+    )
 
 
-def _streaming(ended: pd.DataFrame, clock: int) -> pd.DataFrame:
-    """Ended calls whose requests may continue."""
-    found = ended[ended["role"].to_numpy() == OPENING]
-    return found.assign(role=np.int32(ANSWERED), at=np.int64(clock))
+class _Calls:
+    """Parts of calls and calls that have ended, in the order of their correlations and offsets, and cut into calls.
+
+    Of each row there are its ``role``, its ``time``, which ``call`` it belongs to, -1 for none, and when that was
+    ``begun``; of each call where it begins, and whether it has ``ended`` before.
+    """
+
+    def __init__(self, parts: pa.Table, ended: pa.RecordBatch, window: int) -> None:
+        own = hashes(parts["correlation"])
+        before, offset, at = (_numbers(ended.column(name)) for name in ENDED.names)
+        again = np.isin(before, own)
+        self._parts = parts
+        self._others = ended.filter(pa.array(~again))
+        keys = np.concatenate([own, before[again]])
+        offsets = np.concatenate([_numbers(parts["offset"]), offset[again]])
+        order = np.lexsort((offsets, keys))
+        answered = np.full(int(again.sum()), ANSWERED)
+        self._source = order  # beyond the parts: calls that have ended
+        self._keys = keys[order]
+        self._offsets = offsets[order]
+        self.time: Final = np.concatenate([_numbers(parts["at"]), at[again]])[order]
+        self.role: Final = np.concatenate([_numbers(parts["role"]), answered])[order]
+        self.asks: Final = np.isin(self.role, (REQUEST, OPENING, ANSWERED))
+        place = np.arange(len(order))
+        first = np.maximum.accumulate(np.where(np.diff(self._keys, prepend=self._keys[0]) != 0, place, 0))
+        asked = np.concatenate([[-1], np.maximum.accumulate(np.where(self.asks, place, -1))[:-1]])
+        begins = self.asks & ((asked < first) | (self.time > self.time[asked] + window))
+        self.begin: Final = np.flatnonzero(begins)
+        lone = np.maximum.accumulate(np.where(begins, place, -1)) < first
+        self.call: Final = np.where(lone, -1, np.cumsum(begins) - 1)
+        self.begun: Final = np.zeros(len(order), np.int64)
+        self.begun[~lone] = self.time[self.begin[self.call[~lone]]]
+        self.ended: Final = self.role[self.begin] == ANSWERED
+
+    def first(self, meant: Mask) -> Numbers:
+        """Of each call the first of these rows, -1 for none."""
+        return self._one_each(np.flatnonzero(meant & (self.call >= 0))[::-1])
+
+    def latest(self, meant: Mask) -> Numbers:
+        """Of each call the last of these rows."""
+        return self._one_each(np.flatnonzero(meant & (self.call >= 0)))
+
+    def _one_each(self, rows: Numbers) -> Numbers:
+        found = np.full(len(self.begin), -1, np.int64)
+        found[self.call[rows]] = rows  # of several the last stays
+        return found
+
+    def rows(self, which: Numbers) -> pa.Table:
+        """Parts, to be kept as they are."""
+        return self._parts.take(self._source[which])
+
+    def finished(self, over: Mask, last: Numbers) -> pa.RecordBatch:
+        """The calls that have ended, now and before."""
+        rows = last[over]
+        columns = [pa.array(values[rows]) for values in (self._keys, self._offsets, self.time)]
+        ended = pa.RecordBatch.from_arrays(columns, schema=ENDED)
+        return concat_batches([self._others, ended]) if self._others.num_rows else ended
+
+    def pairs(self, calls: Numbers, ends: Numbers, timeout: int) -> pa.Table:
+        """Calls that are over: the columns of the request, and those of the end where it came in time."""
+        begin, end = self.begin[calls], ends[calls]
+        came = end >= 0
+        where: Array = pa.array(self._source[end], pa.int64(), mask=~came)
+        first = self._parts.select(["correlation", "offset", "at", *FIRST]).take(self._source[begin])
+        last = self._parts.select(["size", "headers"]).take(where)
+        role = np.where(came, np.where(self.role[end] == SINGLE, REPLY, self.role[end]), TIMEOUT)
+        at = np.where(came, self.time[end], self.time[begin] + timeout)
+        size = pc.coalesce(last["size"], pa.scalar(0, pa.int32()))
+        columns: list[Any] = [*first.columns, pa.array(role.astype(np.int32)), pa.array(at), size, last["headers"]]
+        return pa.Table.from_arrays(columns, schema=NO_PAIRS.schema)
 
 
-def _together(frames: list[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
-    """The rows of all frames, with the columns that are stored."""
-    some = [frame[STORED.names] for frame in frames if len(frame)]
-    return pd.concat(some, ignore_index=True) if some else like.iloc[:0]
+def hashes(correlations: "pa.ChunkedArray[Any]") -> Numbers:
+    """A number for each correlation: with 64 bits no two calls of the same minutes have the same one."""
+    found: Numbers = pd.util.hash_array(correlations.to_numpy(), categorize=False).view(np.int64)
+    return found
 
 
-def _earliest(rows: pd.DataFrame) -> pd.DataFrame:
-    """The first row of each call, by its place in the journal."""
-    if rows["correlation"].is_unique:
-        return rows
-    return rows.sort_values("offset", kind="stable").drop_duplicates("correlation")
+def _numbers(column: "Array | pa.ChunkedArray[Any]") -> Numbers:
+    found: Numbers = column.to_numpy().astype(np.int64)
+    return found
 
 
-def _ended(pairs: pd.DataFrame, came: "np.ndarray[Any, np.dtype[np.bool_]]", timeout: int) -> pd.DataFrame:
-    """Calls that are over: the columns of the request, and those of the end where it came in time."""
-    limit = pairs["at"].to_numpy() + timeout
-    in_time = came & (np.where(came, pairs["end_at"], 0) <= limit)
-    calls = pairs[["correlation", "offset", "at", *FIRST]].copy()
-    calls["end_role"] = np.where(in_time, pairs["end_role"], TIMEOUT).astype(np.int32)
-    calls["end_at"] = np.where(in_time, pairs["end_at"], limit).astype(np.int64)
-    calls["end_size"] = np.where(in_time, pairs["end_size"], 0).astype(np.int32)
-    calls["end_headers"] = np.where(in_time, pairs["end_headers"], None)
-    return calls
+def _recent(ended: pa.RecordBatch, since: int) -> pa.RecordBatch:
+    """Calls whose requests may still be repeated."""
+    return ended.filter(pc.greater_equal(ended.column("at"), pa.scalar(since))) if ended.num_rows else ended
 
 
 PACKED: Final = schema("node string, bucket int, clock bigint, parts binary")
@@ -188,6 +291,18 @@ def matched(slim: DataFrame, timeout: int, lateness: int, buckets: int) -> DataF
     )
 
 
+def matched_at_rest(slim: DataFrame, timeout: int, lateness: int, buckets: int, now: int) -> DataFrame:
+    """Pairs, of all rows at once, as if each node had come to the time ``now``."""
+
+    def of_bucket(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
+        clock = max(pc.max(rows["clock"]).as_py(), now)
+        several = [octets for octets in rows["parts"].to_pylist() if octets]
+        pairs, _ = match(Waiting(STORED.empty_table(), clock, NONE_ENDED), unpacked(several), timeout, lateness)
+        return pairs.add_column(0, pa.field("node", pa.utf8()), pa.repeat(key[0], pairs.num_rows).cast(pa.utf8()))
+
+    return slim.mapInArrow(Packer(buckets), PACKED).groupBy("node", "bucket").applyInArrow(of_bucket, PAIRS)
+
+
 class Packer:
     """Packs parts of calls by node and bucket, and at the end sends every bucket the progress of each node."""
 
@@ -203,7 +318,7 @@ class Packer:
             latest = pa.Table.from_batches([batch]).group_by("node").aggregate([("at", "max")])
             for row in latest.to_pylist():
                 clocks[row["node"]] = max(clocks.get(row["node"], row["at_max"]), row["at_max"])
-            held.append(batch.filter(pc.less(batch.column("role"), pa.scalar(CLOCK))))
+            held.append(batch.filter(pc.not_equal(batch.column("role"), pa.scalar(CLOCK))))
             rows += held[-1].num_rows
             if rows >= HELD:
                 yield self._packed(held, clocks)
@@ -213,15 +328,23 @@ class Packer:
 
     def _packed(self, held: list[pa.RecordBatch], clocks: dict[str, int]) -> pa.RecordBatch:
         """A row for each node and bucket, with the parts that are held of it."""
-        parts = pa.Table.from_batches(held) if held else None
+        parts = pa.Table.from_batches(held).combine_chunks() if held else None
         found: list[dict[str, Any]] = []
         for node, clock in clocks.items():
-            of_node = None if parts is None else parts.filter(pc.equal(parts["node"], pa.scalar(node)))
-            for bucket in range(self._buckets):
-                mine = None if of_node is None else of_node.filter(pc.equal(of_node["bucket"], pa.scalar(bucket)))
-                octets = packed(mine) if mine is not None and mine.num_rows else b""
+            of_buckets = self._in_buckets(parts, node) if parts is not None else [b""] * self._buckets
+            for bucket, octets in enumerate(of_buckets):
                 found.append({"node": node, "bucket": bucket, "clock": clock, "parts": octets})
         return pa.RecordBatch.from_pylist(found, _PACKED)
+
+    def _in_buckets(self, parts: pa.Table, node: str) -> list[bytes]:
+        mine = parts.filter(pc.equal(parts["node"], pa.scalar(node)))
+        bucket = _numbers(mine["bucket"])
+        ordered = mine.select(STORED.names).take(np.argsort(bucket, kind="stable")).cast(STORED)
+        ends = np.cumsum(np.bincount(bucket, minlength=self._buckets)).tolist()
+        return [
+            packed(ordered.slice(begin, end - begin)) if end > begin else b""
+            for begin, end in zip([0, *ends], ends, strict=False)
+        ]
 
 
 _COLUMNS: Final[list[tuple[str, pa.DataType]]] = [
@@ -252,17 +375,18 @@ class Matcher(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """Rows of a bucket have come."""
         found = self._state.get()
-        before = nothing() if found is None else Waiting.from_bytes(found[1], found[0])
+        before = Waiting.from_bytes(b"", 0) if found is None else Waiting.from_bytes(found[1], found[0])
         clock, parts = before.clock, []
         for frame in rows:
             clock = max(clock, int(frame["clock"].max()))
             parts += [octets for octets in frame["parts"] if octets]
-        now = Waiting(before.rows, clock)
+        now = Waiting(before.rows, clock, before.ended)
         pairs, after = match(now, unpacked(parts), self._timeout, self._lateness)
         self._state.update((after.clock, after.to_bytes()))
-        if len(pairs):
-            pairs.insert(0, "node", key[0])
-            yield pairs[PAIRS.names]
+        if pairs.num_rows:
+            told = pairs.to_pandas()
+            told.insert(0, "node", key[0])
+            yield told[PAIRS.names]
 
     def close(self) -> None:
         """Spark ends a task."""

@@ -6,8 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from polywire.journal.kinds import LAST_FLAG, QOS_MASK, QOS_SHIFT, RETAIN_FLAG, UNHEARD_FLAG, WILL_FLAG
-from polywire.pipeline.table import Table, schema
-from polywire.pipeline.tables.expressions import day_of, has_flag, is_message, protocol
+from polywire.pipeline.table import Table, day_of, has_flag, headers, is_message, protocol, schema
 
 SCHEMA: Final = schema(
     "day date, protocol string, ts timestamp, node string, offset bigint, kind string, connection bigint, "
@@ -35,8 +34,7 @@ def messages(rows: DataFrame) -> DataFrame:
             "channel",
             "correlation",
             "content_type",
-            # Most rows have none, and parsing nothing takes its time too.
-            sf.when(sf.col("headers").isNotNull(), sf.from_json("headers", "map<string,string>")).alias("headers"),
+            headers("headers").alias("headers"),
             "text",
             sf.when(sf.col("text").isNull(), sf.col("body")).alias("body"),
             "attachments",

@@ -10,8 +10,20 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts, schema
-from polywire.pipeline.tables.expressions import MICROSECONDS, day_of, is_message, is_start, micros, protocol
+from polywire.pipeline.table import (
+    LIGHT_COLUMNS,
+    MICROSECONDS,
+    Parts,
+    Table,
+    day_of,
+    headers,
+    is_message,
+    is_start,
+    micros,
+    of_parts,
+    protocol,
+    schema,
+)
 
 SCHEMA: Final = schema(
     "day date, protocol string, node string, connection bigint, client string, user string, address string, "
@@ -35,7 +47,7 @@ def _of(kind: str, value: Column) -> Column:
 
 
 def _header(name: str) -> Column:
-    return sf.get_json_object("headers", f"$.{name}")
+    return headers("headers")[name]
 
 
 def build(rows: DataFrame) -> DataFrame:

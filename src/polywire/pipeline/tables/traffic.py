@@ -8,8 +8,17 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from polywire.pipeline.table import LIGHT_COLUMNS, Parts, Table, of_parts, schema
-from polywire.pipeline.tables.expressions import day_of, is_message, minute_of, protocol
+from polywire.pipeline.table import (
+    LIGHT_COLUMNS,
+    Parts,
+    Table,
+    day_of,
+    is_message,
+    minute_of,
+    of_parts,
+    protocol,
+    schema,
+)
 
 SCHEMA: Final = schema(
     "day date, protocol string, minute timestamp, channel string, messages bigint, bytes bigint, publishers bigint"
