@@ -101,7 +101,7 @@ def calls_table(options: Options = USUAL) -> Table:
         watermark=f"{options.lateness:g} s behind the newest row of the same node",
         stateful=True,
         build_again=build_again,
-        keys=("node", "correlation"),
+        keys=("node", "offset"),
         varied=("correlation", "offset", "requested", "ended"),
     )
 
