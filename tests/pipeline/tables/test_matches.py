@@ -7,6 +7,7 @@ import pytest
 
 from polywire.pipeline.tables import matches
 from polywire.pipeline.tables.matches import (
+    ANSWERED,
     CLOCK,
     ERROR,
     OPENING,
@@ -137,3 +138,45 @@ def test_what_waits_is_stored_with_all_its_columns() -> None:
     ]
     again = matches.Waiting.from_bytes(waiting.to_bytes(), waiting.clock)
     assert again == waiting
+
+
+def test_what_an_earlier_release_has_stored_is_read() -> None:
+    parts = [part(OPENING, 1, "open", channel="s/m"), part(ANSWERED, 2, "over", offset=1, channel="s/m")]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, STORED) as writer:
+        writer.write_table(frame(*parts))
+    waiting = Waiting.from_bytes(bytes(sink.getvalue()), 2 * SECOND)
+    more = [part(REQUEST, 3, "over", offset=2), part(REPLY, 4, "over", offset=3), part(REPLY, 5, "open", offset=4)]
+    found, waiting = match(waiting, frame(*more), LIMIT, LATE)
+    assert [(call["correlation"], call["end_at"]) for call in found.to_pylist()] == [("open", 5 * SECOND)]
+    assert (waiting.rows.num_rows, waiting.ended.num_rows) == (0, 2)
+
+
+def test_a_repeated_request_is_the_same_call_and_one_much_later_another() -> None:
+    first, again = part(REQUEST, 0), part(REQUEST, 50, offset=2)
+    found, waiting = run(
+        frame(first),
+        frame(part(REPLY, 1, offset=1)),
+        frame(again),
+        frame(part(REPLY, 51, offset=3)),
+        frame(part(REQUEST, 121, offset=4)),
+        frame(part(REPLY, 122, offset=5)),
+        frame(part(CLOCK, 500, None)),
+    )
+    assert [(call["offset"], call["end_at"]) for call in found] == [(0, SECOND), (4, 122 * SECOND)]
+    assert (waiting.rows.num_rows, waiting.ended.num_rows) == (0, 0)
+
+
+def test_a_single_reply_ends_a_call_once_nothing_else_can() -> None:
+    single = part(SINGLE, 1, offset=1, size=3)
+    found, _ = run(frame(part(REQUEST, 0)), frame(single), frame(part(CLOCK, 69, None)))
+    assert found == []
+    found, _ = run(frame(part(REQUEST, 0)), frame(single), frame(part(CLOCK, 70, None)))
+    assert [(call["end_role"], call["end_at"], call["end_size"]) for call in found] == [(REPLY, SECOND, 3)]
+    found, _ = run(frame(part(REQUEST, 0)), frame(single), frame(part(REPLY, 2, offset=2)))
+    assert [(call["end_role"], call["end_at"]) for call in found] == [(REPLY, 2 * SECOND)]
+
+
+def test_a_call_that_the_hub_passed_on_is_counted_elsewhere() -> None:
+    found, waiting = run(frame(part(REQUEST, 0)), frame(part(PASSED, 1, offset=1)), frame(part(CLOCK, 500, None)))
+    assert (found, waiting.rows.num_rows) == ([], 0)
