@@ -110,7 +110,7 @@ def test_a_call_is_in_the_table_once_whichever_way_it_took(spark: SparkSession, 
 
 
 def test_at_rest_the_time_says_which_calls_have_timed_out(spark: SparkSession, tmp_path: Path) -> None:
-    asked = {"channel": "billing/charge", "flags": 16, "kind": "request"}
+    asked: dict[str, Any] = {"channel": "billing/charge", "flags": 16, "kind": "request"}
     rows = numbered([row(at=at, **asked, correlation=str(at)) for at in (0, 5)])
     at_rest = batched(spark, tmp_path / "rows", [rows])
     table, begun = TABLES["calls"], START.timestamp()
