@@ -4,11 +4,13 @@ import threading
 import time
 from pathlib import Path
 
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from benchmarks.pipeline_traffic import batch
 from polywire.journal.log import Log
+from polywire.pipeline.delta import LakeTable
+from polywire.pipeline.files import Storage
 from polywire.pipeline.runner import Job, Runner
 from polywire.pipeline.tables import TABLES
 
@@ -52,14 +54,15 @@ def _write(log: Log, written: dict[int, float], done: threading.Event) -> None:
 def _watch(table: Path, written: dict[int, float], seconds: float) -> list[float]:
     """The delays of the rows that were written in so many seconds; one that never comes is late for ever."""
     seen: dict[int, float] = {}
-    known: set[Path] = set()
+    known: set[str] = set()
+    delta = LakeTable(Storage.parse(table), "messages")
     begin = float("inf")
     limit = time.monotonic() + PATIENCE
     while (now := time.monotonic()) < limit:
-        # Only files that came since the last look are opened.
-        new = [path for path in table.rglob("*.parquet") if path not in known] if table.is_dir() else []
+        # Only files that were committed since the last look are opened.
+        new = [file.path for file in delta.files() if file.path not in known]
         for path in new:
-            offsets = ds.dataset(path).to_table(columns=["offset"]).column("offset").to_pylist()
+            offsets = pq.read_table(table / path, columns=["offset"], partitioning=None).column("offset").to_pylist()
             seen.update({offset: now for offset in offsets if offset in written and offset not in seen})
         known.update(new)
         if seen and begin == float("inf"):

@@ -21,7 +21,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     return CliRunner()
 
 
-@pytest.mark.parametrize("command", ["", "run", "backfill", "status", "query", "report"])
+@pytest.mark.parametrize("command", ["", "run", "backfill", "status", "query", "history", "doctor", "report"])
 def test_every_help_has_examples(runner: CliRunner, command: str) -> None:
     result = runner.invoke(main.app, ["pipeline", *([command] if command else []), "--help"])
     assert result.exit_code == 0
@@ -35,7 +35,12 @@ def test_every_help_has_examples(runner: CliRunner, command: str) -> None:
         (["run", "--tables", "mesages"], "no table 'mesages'; there is calls,", 1),
         (["run", "nowhere.py"], "no such file", 1),
         (["run", "--conf", "key"], "'key' is not KEY=VALUE", 2),
+        (["run", "--once", "--journal", "nowhere"], "nowhere", 1),
+        (["run", "--once", "--option", "colums=ts"], "did you mean 'columns'", 1),
+        (["run", "--keep", "soon"], "write 90d", 1),
         (["backfill", "--from", "yesterday"], "write 2026-01-31", 2),
+        (["query", "--at", "yesterday", "SELECT 1"], "write 2026-01-31T12:00:00Z", 2),
+        (["query", "SELECT 1"], "there are no tables yet", 1),
     ],
 )
 def test_what_is_wrong_is_told_before_spark_starts(
@@ -52,7 +57,7 @@ def test_a_missing_java_is_told_in_a_line(runner: CliRunner, monkeypatch: pytest
         raise JavaMissingError(17, ())
 
     monkeypatch.setattr(starting, "spark_session", missing)
-    result = runner.invoke(main.app, ["pipeline", "query", "SELECT 1"])
+    result = runner.invoke(main.app, ["pipeline", "query", "--engine", "spark", "SELECT 1"])
     assert result.exit_code == 1
     assert result.output.startswith("polywire pipeline: Spark needs Java 17 or newer")
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from polywire.pipeline.daemon import installed_first
+from polywire.pipeline.spark import installed_first
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -29,13 +29,13 @@ def test_workers_start_with_everything_imported(spark: SparkSession) -> None:
 
 def test_a_zip_is_kept_where_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["spark/pyspark.zip"])
-    monkeypatch.setattr("polywire.pipeline.daemon.find_spec", lambda _: None)
+    monkeypatch.setattr("polywire.pipeline.spark.find_spec", lambda _: None)
     installed_first()
     assert sys.path == ["spark/pyspark.zip"]
 
 
 def test_the_daemon_says_nothing_of_its_own() -> None:
-    command = [sys.executable, "-m", "polywire.pipeline.daemon", "pyspark.worker"]
+    command = [sys.executable, "-m", "polywire.pipeline.spark", "pyspark.worker"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603 - ours
     assert len(done.stdout) == 4  # the port
     assert done.stderr == b""

@@ -1,18 +1,21 @@
 """The report of a lake: everything in one page, nothing loaded from elsewhere."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from polywire.pipeline import report
 from polywire.pipeline.errors import LakeError
 from polywire.pipeline.lake import Lake
-from polywire.pipeline.report import COLOURS, ReportData, gather, page, write_report
+from polywire.pipeline.report import COLOURS, ReportData, gather, octets, page, write_report
+from polywire.pipeline.table import table
 from polywire.pipeline.tables import TABLES
 from polywire.registry import built_in_names
 from tests.pipeline.tables.made_traffic import made
@@ -22,6 +25,7 @@ from tests.pipeline.tables.rows import frame
 pytestmark = pytest.mark.timeout(900)
 
 NOTHING = ReportData(
+    tables=("traffic", "calls", "demand", "faults", "sessions"),
     times=[datetime(2026, 1, 31)],  # noqa: DTZ001 - of the page
     minutes=1,
     totals=dict.fromkeys(("messages", "bytes", "calls", "failed", "faults", "sessions"), 0.0),
@@ -35,7 +39,14 @@ NOTHING = ReportData(
     raw=[],
     sessions=[],
     protocols=[],
+    own=[],
 )
+
+
+@table
+def alarms(rows: DataFrame) -> DataFrame:
+    """A table of one's own."""
+    return rows
 
 
 class Balance(HTMLParser):
@@ -71,16 +82,19 @@ def test_the_page_shows_what_the_tables_hold_and_loads_nothing(
     lake = Lake(tmp_path / "lake")
     at_rest = frame(spark, tmp_path / "rows", rows)
     called = TABLES["calls"].build(at_rest)
-    for name, table in TABLES.items():
-        lake.write_batch(name, table.rows(called if name in {"latency", "calls"} and table.after else at_rest), 0, "q")
+    for name, known in TABLES.items():
+        lake.write_batch(name, known.rows(called if known.after else at_rest), 0, "q")
+    Lake(tmp_path / "lake", {"alarms": alarms}).write_batch("alarms", spark.sql("SELECT 'a' AS name, 1 AS n"), 0, "q")
     gathered: list[ReportData] = []
 
-    def noted(lake: Lake, spark: SparkSession) -> ReportData:
-        gathered.append(gather(lake, spark))
+    def noted(*where: Any) -> ReportData:
+        gathered.append(gather(*where))
         return gathered[-1]
 
     monkeypatch.setattr(report, "gather", noted)
-    write_report(spark, lake, tmp_path / "report.html")
+    for name in TABLES:
+        lake.refresh(name, spark)
+    write_report(tmp_path / "lake", tmp_path / "report.html")
     wanted = tables(rows)
     (data,) = gathered
     assert data.totals == {
@@ -91,6 +105,7 @@ def test_the_page_shows_what_the_tables_hold_and_loads_nothing(
         "faults": len(wanted["faults"]),
         "sessions": len(wanted["sessions"]),
     }
+    assert data.own == [{"table": "alarms", "rows": 1, "columns": "name, n"}]
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert well_formed(html)
     assert not re.search(r"(?:src|href)=|url\(|@import|https?://", html)
@@ -98,6 +113,18 @@ def test_the_page_shows_what_the_tables_hold_and_loads_nothing(
         assert words in html
     assert "Nothing yet" not in html
     assert "$/its/own" not in html
+
+
+def test_what_was_never_built_is_not_shown() -> None:
+    html = page(replace(NOTHING, tables=("traffic", "faults")), datetime(2026, 2, 1, tzinfo=UTC))
+    assert "<h2>Traffic" in html
+    assert "<span>faults" in html
+    assert "Calls" not in html
+    assert "sessions" not in html
+
+
+def test_a_size_has_no_exponent() -> None:
+    assert [octets(value) for value in (1023, 1034 * 1000, 1.5 * 2**30)] == ["1023 B", "1010 KiB", "1.5 GiB"]
 
 
 def test_every_protocol_has_a_colour_of_its_own() -> None:
@@ -112,6 +139,6 @@ def test_a_page_of_nothing_says_so() -> None:
     assert html.count("Nothing yet.") == 10
 
 
-def test_an_empty_lake_is_an_error_that_says_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_lake_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="run 'polywire pipeline run --once' first"):
-        write_report(spark, tmp_path, tmp_path / "report.html")
+        write_report(tmp_path, tmp_path / "report.html")

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from polywire.pipeline.errors import PipelineError
-from polywire.pipeline.lake import Lake, ask
+from polywire.pipeline.lake import Lake
+from polywire.pipeline.query import Questions, ask_spark
 from polywire.pipeline.runner import Job, QueryFailedError, Runner
 from polywire.pipeline.status import Notes, Status, read_statuses
 from polywire.pipeline.table import table
@@ -49,15 +50,20 @@ def test_tables_of_ours_and_of_others_are_written_once_over_many_runs(spark: Spa
         runner.follow(seen.append)
     lake = str(tmp_path / "lake")
     known = job(tmp_path).tables
-    assert ask(spark, lake, known, "SELECT count(*) AS n FROM messages", 10) == (["n"], [(30,)])
-    found = ask(spark, lake, known, "SELECT channel, octets FROM octets ORDER BY channel", 10)
-    assert found == (["channel", "octets"], [("a/b", 20), ("c/0", 5), ("c/1", 5)])
+    questions = Questions(lake)
+    sql = "SELECT channel, octets FROM octets ORDER BY channel"
+    for found in (questions.ask(sql), ask_spark(spark, Lake(lake, known), sql, 10)):
+        assert (found.columns, found.rows) == (["channel", "octets"], [("a/b", 20), ("c/0", 5), ("c/1", 5)])
+        assert found.notes == []
+    assert questions.ask("SELECT count(*) AS n FROM messages").rows == [(30,)]
     (status,) = read_statuses(Notes(lake))
     assert (status.state, status.batch, status.place) == ("ended", 1, {"journal": 30})
     assert status.tables == ("messages", "octets")
     assert seen[-1][0].rows == 15
-    with pytest.raises(PipelineError, match=r"(?s)nothing.*tables: messages, octets"):
-        ask(spark, lake, known, "SELECT * FROM nothing", 10)
+    with pytest.raises(PipelineError, match=r"nothing.*tables: messages, octets"):
+        questions.ask("SELECT * FROM nothing")
+    with pytest.raises(PipelineError, match=r"nothing.*tables: messages, octets"):
+        ask_spark(spark, Lake(lake, known), "SELECT * FROM nothing", 10)
 
 
 def test_a_run_goes_on_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
@@ -109,9 +115,9 @@ def test_a_table_that_fails_is_told_however_long_its_error_is(spark: SparkSessio
     assert read_statuses(Notes(str(tmp_path / "lake")))[0].state == "failed"
 
 
-def test_a_lake_without_tables_says_how_to_get_some(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_lake_without_tables_says_how_to_get_some(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="pipeline run --once"):
-        ask(spark, str(tmp_path), TABLES, "SELECT 1", 10)
+        Questions(str(tmp_path))
 
 
 PAUSE = 0.2
@@ -180,7 +186,6 @@ def test_a_batch_that_failed_in_the_middle_is_written_once(spark: SparkSession, 
     lake = Lake(tmp_path / "lake", tables)
     assert lake.read("messages", spark).count() == 10
     assert sorted(row["offset"] for row in lake.read("shaky", spark).collect()) == list(range(10))
-    assert not list((tmp_path / "lake" / "_staging").glob("*"))
 
 
 def test_a_hub_that_stays_away_is_given_up(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StringType, StructField, StructType
 
 from polywire.pipeline.errors import OptionError, SinkError
-from polywire.pipeline.sink import SinkOptions, Staged, publish, stage
-from polywire.pipeline.staging import Manifest, Staging
+from polywire.pipeline.sink import Manifest, SinkOptions, Staged, Staging, publish, stage
 from tests.pipeline.ingest import Ingest, ingest
 
 pytestmark = pytest.mark.timeout(120)

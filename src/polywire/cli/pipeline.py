@@ -8,9 +8,9 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 
 WIDEST = 80
 """Characters of a value in a table for people."""
+
+
+EXTRA = {"deltalake", "duckdb", "pandas", "pyspark"}
+"""Packages of the extra ``pipeline``."""
+
+
+class Engine(StrEnum):
+    """What answers a question."""
+
+    duckdb = "duckdb"
+    spark = "spark"
 
 
 class Format(StrEnum):
@@ -65,6 +76,20 @@ Master = Annotated[
 Memory = Annotated[str | None, typer.Option("--memory", help="Memory for Spark's driver, such as 4g.")]
 Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark. May be repeated.")
+]
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        help="An option of the lake's storage, such as aws_region=eu-west-1; else the environment's. May be repeated.",
+    ),
+]
+Version = Annotated[
+    int | None, typer.Option("--version", min=0, metavar="N", help="The table as of this version (see history).")
+]
+At = Annotated[
+    str | None, typer.Option("--at", metavar="TIME", help="The tables as of this time, such as 2026-01-31T12:00:00Z.")
 ]
 LAKE = "lake"
 
@@ -112,6 +137,10 @@ def run(
             "it has got anything done.",
         ),
     ] = 8,
+    keep: Annotated[
+        str | None, typer.Option("--keep", metavar="DAYS", help="Delete rows of days older than this, such as 90d.")
+    ] = None,
+    storage_options: StorageOptions = None,
     config: ConfigFile = None,
 ) -> None:
     """Write the tables and keep them up to date; with --once, stop when all existing rows are written.
@@ -122,7 +151,9 @@ def run(
         from polywire.pipeline.runner import (  # noqa: PLC0415 - see above
             Job,
             Runner,
+            check_journal,
             closure,
+            days_kept,
             trigger_interval,
         )
 
@@ -137,8 +168,13 @@ def run(
             token=token,
             options=pairs("--option", options),
             retries=retries,
+            keep=days_kept(keep),
+            storage=pairs("--storage-option", storage_options),
         )
-        closure(job.wanted, job.tables)  # a wrong name is reported before Spark starts
+        # What is wrong is reported before Spark starts.
+        pairs("--conf", conf)
+        closure(job.wanted, job.tables)
+        check_journal(job)
         runner = Runner(start_spark(master, memory, conf), job)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: runner.stop())
@@ -146,7 +182,7 @@ def run(
         typer.echo(f"{', '.join(queries)}: from {job.journal} to {job.lake}", err=True)
         with rows_read(once=once) as watch:
             runner.follow(watch)
-        print_statuses(place(lake), token, err=True)
+        print_statuses(place(lake), token, storage_options, err=True)
 
 
 @app.command(
@@ -168,6 +204,7 @@ def backfill(
     master: Master = None,
     memory: Memory = None,
     conf: Conf = None,
+    storage_options: StorageOptions = None,
     config: ConfigFile = None,
 ) -> None:
     """Make whole days of the tables again from the journal, and put them in the place of what is there."""
@@ -182,6 +219,7 @@ def backfill(
             tables=all_tables(files),
             wanted=names_of(tables),
             token=token,
+            storage=pairs("--storage-option", storage_options),
         )
         spark = start_spark(master, memory, conf)
         with waiting("writing"):
@@ -194,57 +232,108 @@ def status(
     lake: LakePlace = LAKE,
     token: Token = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    storage_options: StorageOptions = None,
 ) -> None:
     """How far each query is: rows and seconds behind the journal, throughput, its last step."""
     with errors_reported():
-        print_statuses(place(lake), token, as_json=as_json)
+        print_statuses(place(lake), token, storage_options, as_json=as_json)
 
 
 @app.command(
     epilog=examples(
         "polywire pipeline query 'SELECT protocol, sum(messages) FROM traffic GROUP BY protocol'",
-        "polywire pipeline query --format json 'SELECT * FROM calls WHERE outcome <> \"ok\"'",
+        "polywire pipeline query --format json \"SELECT * FROM calls WHERE outcome <> 'ok'\"",
+        "polywire pipeline query --at 2026-01-31T12:00:00Z 'SELECT count(*) FROM messages'",
         "polywire pipeline query 'SHOW TABLES'",
     )
 )
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="The SQL query; each table is available under its name.")],
     lake: LakePlace = LAKE,
-    files: Annotated[list[Path] | None, typer.Option("--file", help="Python files with tables of your own.")] = None,
+    engine: Annotated[
+        Engine, typer.Option("--engine", help="What answers: DuckDB, at once, or Spark, in its own dialect of SQL.")
+    ] = Engine.duckdb,
+    files: Annotated[
+        list[Path] | None, typer.Option("--file", help="Python files with tables of your own, for Spark.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Show at most this many rows.")] = 1000,
     form: Annotated[Format, typer.Option("--format", "-o", help="A table, JSON lines or CSV.")] = Format.table,
+    version: Version = None,
+    at: At = None,
     master: Master = None,
     memory: Memory = None,
     conf: Conf = None,
+    storage_options: StorageOptions = None,
 ) -> None:
-    """Ask the tables with SQL."""
+    """Ask the tables with SQL. Times are UTC."""
     with errors_reported():
-        from polywire.pipeline.lake import ask  # noqa: PLC0415 - see above
+        from polywire.pipeline.query import Past, Questions, ask_spark  # noqa: PLC0415 - see above
 
-        known = all_tables(files)
-        spark = start_spark(master, memory, conf)
-        with waiting("asking"):
-            columns, rows = ask(spark, place(lake), known, sql, limit + 1)
-        write_rows(columns, rows[:limit], form)
-        if len(rows) > limit:
+        options = pairs("--storage-option", storage_options)
+        past = Past(version, moment("--at", at))
+        if engine is Engine.duckdb:
+            with closing(Questions(place(lake), options, past)) as questions:
+                answer = questions.ask(sql, limit + 1)
+        else:
+            from polywire.pipeline.lake import Lake  # noqa: PLC0415 - see above
+
+            known = Lake(place(lake), all_tables(files), options=options)
+            spark = start_spark(master, memory, conf)
+            with waiting("asking"):
+                answer = ask_spark(spark, known, sql, limit + 1, past)
+        write_rows(answer.columns, answer.rows[:limit], form)
+        for note in answer.notes:
+            typer.echo(note, err=True)
+        if len(answer.rows) > limit:
             typer.echo(f"only the first {limit} rows; --limit shows more", err=True)
+
+
+@app.command(
+    epilog=examples("polywire pipeline history messages", "polywire pipeline history traffic --limit 5 -o json")
+)
+def history(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table.")],
+    lake: LakePlace = LAKE,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Show at most this many versions.")] = 20,
+    form: Annotated[Format, typer.Option("--format", "-o", help="A table, JSON lines or CSV.")] = Format.table,
+    storage_options: StorageOptions = None,
+) -> None:
+    """The versions of a table, the last one first: when they were made (UTC), and by what."""
+    with errors_reported():
+        from polywire.pipeline.query import history as versions  # noqa: PLC0415 - see above
+
+        found = versions(place(lake), table, limit, pairs("--storage-option", storage_options))
+        write_rows(["version", "time", "what"], [(one.version, one.at, one.what) for one in found], form)
+
+
+@app.command(epilog=examples("polywire pipeline doctor", "polywire pipeline doctor --lake /data/lake"))
+def doctor(
+    lake: LakePlace = LAKE,
+    token: Token = None,
+    storage_options: StorageOptions = None,
+) -> None:
+    """Compare journal and lake, and name what is missing; exits with 1 if something is."""
+    with errors_reported():
+        from polywire.pipeline.status import examined  # noqa: PLC0415 - see above
+
+        findings = examined(place(lake), token, pairs("--storage-option", storage_options))
+        for finding in findings:
+            typer.echo(f"{'✓' if finding.good else '✗'} {finding.text}")
+        if not all(finding.good for finding in findings):
+            raise typer.Exit(1)
 
 
 @app.command(epilog=examples("polywire pipeline report", "polywire pipeline report --out /var/www/hub.html"))
 def report(
     lake: LakePlace = LAKE,
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
-    master: Master = None,
-    memory: Memory = None,
-    conf: Conf = None,
+    storage_options: StorageOptions = None,
 ) -> None:
-    """Write one page with charts of the tables: traffic, latency, demand, faults, sessions."""
+    """Write one page with charts of the tables: traffic, latency, demand, faults, sessions, and your own tables."""
     with errors_reported():
         from polywire.pipeline.report import write_report  # noqa: PLC0415 - see above
 
-        spark = start_spark(master, memory, conf)
-        with waiting("querying the tables"):
-            write_report(spark, place(lake), out)
+        write_report(place(lake), out, pairs("--storage-option", storage_options))
         typer.echo(f"wrote {out}")
 
 
@@ -255,8 +344,10 @@ def errors_reported() -> Iterator[None]:
         yield
     except PolywireError as error:
         fail("pipeline", str(error))
+    except OSError as error:  # a storage that can't be reached, a disk that is full
+        fail("pipeline", str(error))
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in {"pyspark", "pandas"}:
+        if (error.name or "").partition(".")[0] not in EXTRA:
             raise
         fail("pipeline", f"{error.name} is not installed: pip install 'polywire[pipeline]' installs it")
 
@@ -293,7 +384,7 @@ def journal_place(given: str | None, config: Path | None) -> str:
 
 def place(given: str) -> str:
     """A directory or URI that means the same wherever it is read."""
-    return given if "://" in given else str(Path(given).absolute())
+    return given if ":/" in given else str(Path(given).absolute())
 
 
 def names_of(tables: str | None) -> tuple[str, ...]:
@@ -310,6 +401,15 @@ def pairs(option: str, given: list[str] | None) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=option)
         found[key.strip()] = value
     return found
+
+
+def moment(option: str, text: str | None) -> datetime | None:
+    """A time as ISO 8601 writes it; without a zone it is UTC."""
+    try:
+        found = None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a time; write 2026-01-31T12:00:00Z", param_hint=option) from None
+    return found if found is None or found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def day(option: str, text: str) -> date:
@@ -368,11 +468,15 @@ def rows_read(*, once: bool) -> Iterator[Callable[[list["Status"]], None]]:
         yield watch
 
 
-def print_statuses(lake: str, token: str | None, *, as_json: bool = False, err: bool = False) -> None:
+def print_statuses(
+    lake: str, token: str | None, storage: list[str] | None, *, as_json: bool = False, err: bool = False
+) -> None:
     """How far each query of a lake is, now."""
     from polywire.pipeline.status import Notes, lag_now, read_statuses  # noqa: PLC0415 - needs Arrow
 
-    found = [(status, lag_now(status, token)) for status in read_statuses(Notes(lake))]
+    found = [
+        (status, lag_now(status, token)) for status in read_statuses(Notes(lake, pairs("--storage-option", storage)))
+    ]
     if as_json:
         for status, lag in found:
             typer.echo(json.dumps({**asdict(status), "lag": None if lag is None else asdict(lag)}))

@@ -15,7 +15,7 @@ from pyarrow import fs
 from polywire import journal
 from polywire.journal.reader import Journal
 from polywire.pipeline.errors import OptionError
-from polywire.pipeline.staging import open_location
+from polywire.pipeline.files import open_location
 
 Place = dict[str, int]
 """The next offset of each journal, by the journal's name; names in order, because Spark compares places as text."""

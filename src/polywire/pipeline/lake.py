@@ -1,440 +1,289 @@
-"""The lake: the tables as Parquet files, written exactly once and readable by anything that reads Parquet.
+"""The lake: the tables as Delta tables, written by Spark exactly once and readable by anything that reads Delta Lake.
 
-``docs/pipeline.md`` describes the layout. Tables that are written row by row are in ``<lake>/<table>/``. The
-parts of an aggregate are in ``<lake>/_parts/<table>/``; ``read`` merges them, and ``refresh`` writes the result into
+``docs/pipeline.md`` describes the layout. A table is in ``<lake>/<table>/``. The parts of an aggregate are in
+``<lake>/_parts/<table>/``, a Delta table as well; ``read`` merges them, and ``refresh`` writes the result into
 ``<lake>/<table>/``, for readers that do not know about parts.
 
-The files of a table are changed so that a crash does no harm. New files are written elsewhere and moved in. A batch
-that was moved in is noted as committed; one that was not is moved out again before it is written again. Files that
-replace others (compaction, a finished table made again) come in by a *swap*: a note of what comes and what goes is
-written first, so that an interrupted swap can be finished, and a concurrent reader knows which files count.
+What Spark's tasks write are files (``files.py``); what makes them count is a transaction (``delta.py``).
 """
 
-import fcntl
-import glob
-import hashlib
 import json
-import os
 import shutil
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import date
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.errors import AnalysisException, ParseException
+from deltalake import Transaction
+from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
-from polywire.pipeline.errors import LakeError, PipelineError
-from polywire.pipeline.staging import sync_path
+from polywire.pipeline.delta import (
+    KEPT,
+    MERGED,
+    PARTS,
+    Batch,
+    Compaction,
+    FilesChangedError,
+    LakeTable,
+    between,
+    days_of,
+    files_of,
+    lots,
+)
+from polywire.pipeline.errors import LakeError
+from polywire.pipeline.files import (
+    NO_VALUE,
+    SUFFIX,
+    WRITTEN,
+    DataFile,
+    FilePlace,
+    FileWriter,
+    Storage,
+    check_visible,
+    content_of,
+    reported,
+    statistics,
+)
 from polywire.pipeline.table import Table
 from polywire.pipeline.tables import TABLES
 
-SUFFIX: Final = ".parquet"
-COMMITS: Final = "_commits"
-STAGING: Final = "_staging"
-SWAPS: Final = "_swaps"
-LOCKS: Final = "_locks"
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """The directory ``home`` of a table's files in the lake ``root``. ``name`` is unique in the lake."""
-
-    root: Path
-    home: Path
-    name: str
-
-    def files(self, under: Path | None = None) -> list[Path]:
-        """The files that count, in order; of a swap that is in flight either the old ones or the new."""
-        found = set(self._listed(under or self.home))
-        for swap in self._swaps():
-            found -= {self.home / gone for gone in swap["remove"]}
-            for staged, final in swap["add"].items():
-                path = self.home / final
-                if (under or self.home) in path.parents:
-                    found.add(path if path.exists() else self.root / staged)
-        return sorted(found)
-
-    def days(self) -> list[str]:
-        """The days there are files of."""
-        if not self.home.is_dir():
-            return []
-        return sorted(path.name.removeprefix("day=") for path in self.home.glob("day=*") if path.is_dir())
-
-    def staging(self) -> Path:
-        """A new directory to write into, on the same file system."""
-        return self.root / STAGING / f"{self.name}-{uuid.uuid4().hex}"
-
-    def committed(self, query: str) -> int:
-        """The last batch of this query that is wholly there; -1 for none."""
-        try:
-            return int(json.loads(self._commit_file(query).read_text(encoding="utf-8"))["batch"])
-        except FileNotFoundError:
-            return -1
-
-    def move_in(self, staged: Path, query: str, batch: int, *, durable: bool) -> int:
-        """Take in the files of a batch, and note that it is there. Returns how many files."""
-        self._check(query)
-        prefix = f"{query}-{batch:010d}-"
-        begun = self._commit_file(query).with_suffix(".begun")
-        if begun.exists():  # a process was killed here
-            for place in _read(begun):
-                for left in (self.home / place).glob(f"{glob.escape(prefix)}*"):
-                    left.unlink()
-        staged_files = self._listed(staged)
-        places = sorted({str(path.parent.relative_to(staged)) for path in staged_files})
-        _write(begun, places, durable=durable)
-        for count, path in enumerate(staged_files):
-            if durable:
-                sync_path(path)
-            _move(path, self.home / path.parent.relative_to(staged) / f"{prefix}{count:05d}{SUFFIX}")
-        _write(self._commit_file(query), {"batch": batch, "files": len(staged_files)})
-        begun.unlink()
-        shutil.rmtree(staged, ignore_errors=True)
-        return len(staged_files)
-
-    def settled(self, files: list[Path]) -> list[Path]:
-        """Those of the files that no batch may still take out again."""
-        done: dict[str, int] = {}
-        found = []
-        for path in files:
-            name = path.stem.rsplit("-", 2)
-            if len(name) == 3 and name[1].isdigit():
-                query, batch = name[0], int(name[1])
-                if query not in done:
-                    done[query] = self.committed(query)
-                if batch > done[query]:
-                    continue
-            found.append(path)
-        return found
-
-    def swap(self, staged: Path, remove: list[Path]) -> int:
-        """Put all files of a directory in the place of others, whole or not at all. Returns how many came in."""
-        number = uuid.uuid4().hex
-        add = {}
-        for count, path in enumerate(self._listed(staged)):
-            sync_path(path)
-            final = path.parent.relative_to(staged) / f"swap{number}-{count:05d}{SUFFIX}"
-            add[str(path.relative_to(self.root))] = str(final)
-        note = self.root / SWAPS / self.name / f"{number}.json"
-        _write(note, {"add": add, "remove": [str(path.relative_to(self.home)) for path in remove]})
-        self.finish_swaps()
-        shutil.rmtree(staged, ignore_errors=True)
-        return len(add)
-
-    def finish_swaps(self) -> None:
-        """Finish what was started, by this process or by one that was killed."""
-        for note in self._notes():
-            swap = _read(note)
-            for staged, final in swap["add"].items():
-                source = self.root / staged
-                if source.exists():
-                    _move(source, self.home / final)
-            for gone in swap["remove"]:
-                (self.home / gone).unlink(missing_ok=True)
-            for place in {Path(gone).parent for gone in swap["remove"]}:
-                _drop_empty(self.home / place, self.home)
-            note.unlink()
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """A lock for replacing files: one at a time, over all processes of this machine."""
-        folder = self.root / LOCKS
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / self.name).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self.finish_swaps()
-            yield
-
-    def _listed(self, folder: Path) -> list[Path]:
-        if not folder.is_dir():
-            return []
-        return sorted(path for path in folder.rglob(f"*{SUFFIX}") if not path.name.startswith((".", "_")))
-
-    def _notes(self) -> list[Path]:
-        return sorted((self.root / SWAPS / self.name).glob("*.json"))
-
-    def _swaps(self) -> list[Any]:
-        found = []
-        for note in self._notes():
-            try:
-                found.append(_read(note))
-            except FileNotFoundError:  # finished just now: the listing may be older
-                continue
-        return found
-
-    def _commit_file(self, query: str) -> Path:
-        return self.root / COMMITS / self.name / f"{query}.json"
-
-    def _check(self, query: str) -> None:
-        if not query or "/" in query or query.startswith((".", "_")):
-            raise LakeError(self.name, f"invalid query name {query!r}: it must be usable in file names")
-
-
-def _read(note: Path) -> Any:
-    return json.loads(note.read_text(encoding="utf-8"))
-
-
-def _write(path: Path, content: Any, *, durable: bool = True) -> None:
-    """Write a file atomically: it has either its old content or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
-    if durable:
-        sync_path(path.parent)
-
-
-def _move(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        source.rename(target)
-    except FileNotFoundError:  # the directory was empty, and another process has just removed it
-        target.parent.mkdir(parents=True, exist_ok=True)
-        source.rename(target)
-
-
-def _drop_empty(folder: Path, home: Path) -> None:
-    """Remove a directory nothing is left in, and those above it."""
-    while folder != home:
-        try:
-            folder.rmdir()
-        except OSError:
-            return  # something is in it, or it is gone
-        folder = folder.parent
-
-
-LARGE: Final = 128 << 20
-"""Files of this size are not compacted."""
-ROW_GROUP: Final = 128 << 10
-"""Rows in a group: what a reader decompresses at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Compaction:
-    """How many files were made into how many."""
-
-    before: int
-    after: int
-
-    def __add__(self, other: "Compaction") -> "Compaction":
-        return Compaction(self.before + other.before, self.after + other.after)
-
-
-def compact_rows(folder: Folder, least: int) -> Compaction:
-    """One file instead of many small ones, in each directory that has at least ``least`` of them."""
-    total = Compaction(0, 0)
-    by_place: dict[Path, list[Path]] = {}
-    for path in folder.settled(folder.files()):
-        by_place.setdefault(path.parent, []).append(path)
-    for place, files in by_place.items():
-        small = [path for path in files if path.stat().st_size < LARGE]
-        if len(small) < max(least, 2):
-            continue
-        for chosen in _lots(small):
-            staged = folder.staging()
-            target = staged / place.relative_to(folder.home)
-            target.mkdir(parents=True)
-            _join(chosen, target / "part.parquet")
-            total += Compaction(len(chosen), folder.swap(staged, chosen))
-    return total
-
-
-def _lots(files: list[Path]) -> list[list[Path]]:
-    """The files in lots that make a large one each; a last single one is left alone."""
-    lots: list[list[Path]] = [[]]
-    octets = 0
-    for path in files:
-        if octets >= LARGE:
-            lots.append([])
-            octets = 0
-        lots[-1].append(path)
-        octets += path.stat().st_size
-    return [lot for lot in lots if len(lot) > 1]
-
-
-def _join(files: list[Path], target: Path) -> None:
-    """All rows of the files in one, file by file; never more than some of them in memory."""
-    schema = pa.unify_schemas([pq.read_schema(path) for path in files]).with_metadata(
-        pq.read_schema(files[-1]).metadata
-    )
-    coded: Any = _coded(files[0])  # the stubs know only true and false
-    with pq.ParquetWriter(target, schema, compression="zstd", use_dictionary=coded) as writer:
-        for path in files:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(ROW_GROUP):
-                    writer.write_batch(_fitted(batch, schema), row_group_size=ROW_GROUP)
-
-
-def _coded(path: Path) -> list[str]:
-    """The columns for which a dictionary was worth it when they were first written."""
-    with pq.ParquetFile(path) as file:
-        if not file.metadata.num_row_groups:
-            return []
-        group = file.metadata.row_group(0)
-        columns = [group.column(number) for number in range(group.num_columns)]
-        return [column.path_in_schema for column in columns if column.has_dictionary_page]
-
-
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the columns of a schema: one that came later is null in older files."""
-    if batch.schema.equals(schema):
-        return batch
-    arrays = []
-    for field in schema:
-        index = batch.schema.get_field_index(field.name)
-        arrays.append(pa.nulls(batch.num_rows, field.type) if index < 0 else batch.column(index).cast(field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-PARTS: Final = "_parts"
-REFRESHED: Final = "_refreshed"
-
-COMMITTER: Final = {"mapreduce.fileoutputcommitter.algorithm.version": "2"}
-"""Tasks move their files into place immediately: what a failed job leaves in its own directory is never read."""
+COMMITTERS: Final = 4
+"""How many tables are committed at once: much of it is waiting for the disk or the network."""
 
 
 class Lake:
-    """A directory of tables. ``tables`` are those it may hold: the seven, and the user's own.
+    """A directory of tables on any storage. ``tables`` are those it may hold: the seven, and the user's own.
 
     With ``durable`` a batch counts only once its files are safe on the disk, not just against the end of a process.
+    ``options`` are of the storage, such as ``aws_region``.
     """
 
-    def __init__(self, path: str | Path, tables: Mapping[str, Table] = TABLES, *, durable: bool = True) -> None:
-        self.path = Path(path).absolute()
+    def __init__(
+        self,
+        place: str | Path | Storage,
+        tables: Mapping[str, Table] = TABLES,
+        *,
+        durable: bool = True,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.storage = Storage.parse(place, options)
         self._tables = dict(tables)
         self._durable = durable
+        self._opened: dict[str, LakeTable] = {}
 
     def tables(self) -> list[str]:
         """The tables there is data of."""
-        return [name for name in self._tables if self._folder(name).files()]
+        return [name for name in self._tables if self._written(name).opened() is not None]
 
     def write_batch(self, table: str, rows: DataFrame, batch_id: int, query: str) -> bool:
         """Add what a micro-batch gives (``Table.rows``). A batch that is there already is not added again.
 
         Returns whether it was added.
         """
-        folder = self._folder(table)
-        done = folder.committed(query)
-        if batch_id == done:
-            return False
-        if batch_id < done:
-            raise LakeError(
-                table,
-                f"query {query!r} is at batch {batch_id}, but batch {done} is in the lake: the checkpoint was lost or "
-                "is an old one; give the query another name, or restore the checkpoint",
-            )
-        staged = folder.staging()
-        try:
-            self._write(table, rows, staged)
-            folder.move_in(staged, query, batch_id, durable=self._durable)
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
-        return True
+        return table in self.write({table: rows}, Batch(query, batch_id))
 
-    def read(self, table: str, spark: SparkSession | None = None) -> DataFrame:
-        """The table as it is now. ``spark``: the session that is active, by default."""
-        found = self._read(table, self._folder(table).files(), _session(spark))
-        return self._of(table).finished(found)
+    def write(self, rows: Mapping[str, DataFrame], batch: Batch) -> list[str]:
+        """The same for several tables, in one job of Spark. Returns those it was added to."""
+        _check_query(batch.query)
+        # All are looked at before the first one is written: a lost checkpoint must not change any.
+        missing = [name for name in rows if not self._written(name).holds(batch)]
+        if not missing:
+            return []
+        prefix = f"{batch.query}-{batch.number:010d}"
+        frames = {name: _columns(name, rows[name], self._partitioned(name)) for name in missing}
+        found = self._wrote({name: self._narrow(name, frame) for name, frame in frames.items()}, prefix)
+
+        def commit(name: str) -> bool:
+            files = found[name]
+            return bool(files) and self._written(name).append(
+                files, schema_of(name, frames[name]), self._partitioned(name), batch
+            )
+
+        with ThreadPoolExecutor(COMMITTERS) as pool:
+            return [name for name, done in zip(missing, pool.map(commit, missing), strict=True) if done]
+
+    def read(
+        self,
+        table: str,
+        spark: SparkSession | None = None,
+        *,
+        version: int | None = None,
+        at: datetime | None = None,
+    ) -> DataFrame:
+        """The table as it is now, or was. ``spark``: the session that is active, by default."""
+        if version is not None or at is not None:
+            past = self._finished(table).at_version(version, at)
+            return self._frame(self._finished(table), files_of(past), past.schema().to_json(), _session(spark))
+        written = self._written(table)
+        schema = written.schema()
+        known = self._of(table)
+        if schema is None:
+            if known.schema is None or known.parts is not None:
+                raise LakeError(table, f"it has no data in {self.storage} yet")
+            return _session(spark).createDataFrame([], known.schema)
+        return known.finished(self._frame(written, written.files(), schema, _session(spark)))
 
     def replace(self, table: str, rows: DataFrame, from_day: date, to_day: date) -> None:
-        """Put rows in the place of everything there is of these days, the last one included.
+        """Put rows in the place of everything there is of these days, the last one included, in one transaction.
 
         ``rows`` are what ``Table.rows`` makes of the journal's rows of these days; those of other days are left out.
         """
-        self._of_days(table)
-        folder = self._folder(table)
-        staged = folder.staging()
-        self._write(table, rows.filter(sf.col("day").between(from_day, to_day)), staged)
-        with folder.locked():
-            gone = [
-                path
-                for day in folder.days()
-                for path in folder.files(folder.home / f"day={day}")
-                if from_day.isoformat() <= day <= to_day.isoformat()
-            ]
-            folder.swap(staged, gone)
+        if "day" not in self._partitioned(table):
+            raise LakeError(table, "is not partitioned by day (partition_by), so days of it can't be replaced")
+        chosen = _columns(table, rows, self._partitioned(table)).filter(sf.col("day").between(from_day, to_day))
+        found = self._wrote({table: self._narrow(table, chosen)}, "backfill")[table]
+        self._written(table).replace(
+            between(from_day, to_day),
+            found,
+            schema_of(table, chosen),
+            self._partitioned(table),
+            noted={"backfill": [from_day.isoformat(), to_day.isoformat()]},
+        )
 
     def refresh(self, table: str, spark: SparkSession | None = None) -> int:
         """Write what an aggregate's parts come to, where that has changed. Returns the number of files written."""
         parts = self._of(table).parts
-        if parts is None:
+        opened = self._written(table).opened()
+        if parts is None or opened is None:
             return 0
-        source, target = self._folder(table), self._finished(table)
-        with target.locked():
-            now = {day: _fingerprint(source.files(source.home / f"day={day}")) for day in source.days()}
-            note = self.path / REFRESHED / f"{table}.json"
-            before = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
-            if now == before:
-                return 0
-            files, gone = source.files(), target.files()
-            if parts.daily:
-                changed = sorted(day for day in now | before if now.get(day) != before.get(day))
-                files = [path for day in changed for path in source.files(source.home / f"day={day}")]
-                gone = [path for day in changed for path in target.files(target.home / f"day={day}")]
-            staged = target.staging()
-            made = self._of(table).finished(self._read(table, files, _session(spark)))
-            _save(table, made.coalesce(1), self._of(table).partition_by, staged)
-            written = target.swap(staged, gone)
-            note.parent.mkdir(parents=True, exist_ok=True)
-            note.write_text(json.dumps(now), encoding="utf-8")
-        return written
+        version, finished = opened.version(), self._finished(table)
+        before = finished.committed(MERGED)[0]
+        if version == before:
+            return 0
+        files, there = files_of(opened), finished.files()
+        days = self._changed_days(table, before, files)
+        if parts.daily and days is not None:
+            files = [file for file in files if file.partition.get("day") in days]
+            there = [file for file in there if file.partition.get("day") in days]
+        made: list[DataFile] = []
+        schema = finished.schema() or ""
+        if files and (days is None or days):
+            rows = self._of(table).finished(
+                self._frame(self._written(table), files, opened.schema().to_json(), _session(spark))
+            )
+            by = self._of(table).partition_by
+            schema = schema_of(table, _columns(table, rows, by))
+            order = [name for name in (*by, *self._of(table).keys) if name in rows.columns]
+            one = rows.coalesce(1)
+            place = FilePlace(finished.storage, "merged", durable=self._durable, by_content=True)
+            made = self._wrote({table: one.sortWithinPartitions(*order) if order else one}, "", {table: place})[table]
+        elif days is not None and not days:
+            there = []  # other files with the same rows
+        kept = {content_of(file) for file in made} & {content_of(file) for file in there}
+        new = [file for file in made if content_of(file) not in kept]
+        if not schema:
+            return 0
+        finished.replace(
+            [file for file in there if content_of(file) not in kept],
+            new,
+            schema,
+            self._of(table).partition_by,
+            noted={"merged": version},
+            transactions=[Transaction(MERGED, version)],
+        )
+        return len(new)
+
+    def _changed_days(self, table: str, before: int, files: Sequence[DataFile]) -> set[str] | None:
+        """The days whose parts have changed since a version; None where nobody knows any more."""
+        if before < 0:
+            return None
+        try:
+            past = files_of(self._written(table).at_version(before))
+        except (LakeError, DeltaError):  # it is too old
+            return None
+        old, new = {file.path for file in past}, {file.path for file in files}
+        return days_of(file for file in (*past, *files) if (file.path in old) != (file.path in new))
 
     def compact(self, table: str, spark: SparkSession | None = None, *, least: int = 8) -> Compaction:
-        """Make one file of many small ones, directory by directory, where there are at least so many."""
-        folder = self._folder(table)
+        """Make large files of small ones, partition by partition, where there are at least so many."""
+        written, parts = self._written(table), self._of(table).parts
+        if parts is None:
+            return written.compact(least)
         total = Compaction(0, 0)
-        with folder.locked():
-            if self._of(table).parts is None:
-                return compact_rows(folder, least)
-            for day in folder.days():
-                files = folder.settled(folder.files(folder.home / f"day={day}"))
-                if len(files) >= least:
-                    total += self._compact_parts(table, files, _session(spark))
+        opened = written.opened()
+        if opened is None:
+            return total
+        files = files_of(opened)
+        for day in sorted(days_of(files)):
+            for chosen in lots([file for file in files if file.partition.get("day") == day], least):
+                schema = opened.schema().to_json()
+                merged = parts.merge(self._frame(written, chosen, schema, _session(spark))).coalesce(1)
+                made = self._wrote({table: merged}, "compact")[table]
+                try:
+                    written.replace(chosen, made, schema, noted={"compacted": True}, changes=False)
+                except FilesChangedError:
+                    continue  # another process did something about them; what was made here is vacuumed
+                total += Compaction(len(chosen), len(made))
         return total
 
-    def clean(self) -> None:
-        """Remove what killed writers have left. Only while no writer runs."""
-        for name in self._tables:
-            for folder in (self._folder(name), self._finished(name)):
-                folder.finish_swaps()
-        shutil.rmtree(self.path / STAGING, ignore_errors=True)
+    def keep(self, table: str, days: int) -> int:
+        """Delete the rows of days that ended more than so many days ago. Returns the number of files."""
+        if "day" not in self._partitioned(table):
+            return 0
+        last = (datetime.now(UTC) - timedelta(days=days)).date() - timedelta(days=1)
+        total = 0
+        for known in {id(one): one for one in (self._written(table), self._finished(table))}.values():
+            schema = known.schema()
+            if schema is not None and days_of(known.files()) & _until(last, known.files()):
+                total += known.replace(
+                    between(date.min, last),
+                    [],
+                    schema,
+                    noted={"kept": f"{days} days"},
+                    transactions=[Transaction(KEPT, last.toordinal())],
+                )
+        return total
 
-    def _compact_parts(self, table: str, files: list[Path], spark: SparkSession) -> Compaction:
-        folder, parts = self._folder(table), self._of(table).parts
-        if parts is None:
-            raise LakeError(table, "has no parts")
-        staged = folder.staging()
-        _save(table, parts.merge(self._read(table, files, spark)).coalesce(1), ("day",), staged)
-        return Compaction(len(files), folder.swap(staged, files))
+    def tidy(self, table: str) -> None:
+        """What keeps reading and committing fast: the log in one file, and files that no version needs deleted."""
+        for known in {id(one): one for one in (self._written(table), self._finished(table))}.values():
+            if known.checkpoint():
+                known.vacuum()
 
-    def _write(self, table: str, rows: DataFrame, staged: Path) -> None:
-        known = self._of(table)
-        if known.parts is None:
-            _save(table, rows, known.partition_by, staged, known.varied)
-        else:
-            _save(table, rows.coalesce(1), ("day",), staged)
+    def _narrow(self, table: str, rows: DataFrame) -> DataFrame:
+        """The part of a micro-batch is small: one file a day."""
+        return rows if self._of(table).parts is None else rows.coalesce(1)
 
-    def _read(self, table: str, files: list[Path], spark: SparkSession) -> DataFrame:
-        known, folder = self._of(table), self._folder(table)
-        reader = spark.read.option("basePath", str(folder.home))
-        if known.parts is not None or known.schema is None:
-            if not files:
-                raise LakeError(table, f"it has no data in {self.path} yet")
-            return reader.parquet(*map(str, files))
+    def _wrote(
+        self, frames: Mapping[str, DataFrame], prefix: str, places: Mapping[str, FilePlace] | None = None
+    ) -> dict[str, list[DataFile]]:
+        """Write all rows of these, in one job. What files there are then, by table; none counts yet."""
+        writing = []
+        for name, rows in frames.items():
+            place = (places or {}).get(name) or FilePlace(
+                self._written(name).storage, prefix, self._of(name).varied, self._durable
+            )
+            by = self._of(name).partition_by if places else self._partitioned(name)
+            writing.append(rows.mapInArrow(FileWriter(name, place, by), WRITTEN))
+        found: dict[str, list[DataFile]] = {name: [] for name in frames}
+        for row in reduce(DataFrame.union, writing).collect():
+            found[row["name"]].append(reported(row))
+        for name, files in found.items():
+            check_visible(name, (places or {})[name].storage if places else self._written(name).storage, files)
+        return found
+
+    def _frame(self, table: LakeTable, files: Sequence[DataFile], schema: str, spark: SparkSession) -> DataFrame:
+        """The rows of these files."""
+        columns = StructType.fromJson(json.loads(schema))
         if not files:
-            return spark.createDataFrame([], known.schema)
-        return reader.schema(known.schema).parquet(*map(str, files)).select(*known.schema.names)
+            return spark.createDataFrame([], columns)
+        if table.storage.local is not None:
+            paths = [f"{table.storage.uri}/{file.path}" for file in files]
+            return (
+                spark.read.option("basePath", table.storage.uri).schema(columns).parquet(*paths).select(*columns.names)
+            )
+        told = [(file.path, json.dumps(dict(file.partition))) for file in files]
+        names = spark.createDataFrame(told, "path string, partition string").repartition(min(len(told), 64))
+        return names.mapInArrow(FileReader(table.storage, to_arrow_schema(columns)), columns)
 
     def _of(self, table: str) -> Table:
         known = self._tables.get(table)
@@ -442,25 +291,36 @@ class Lake:
             raise LakeError(table, f"is not known; there is {', '.join(self._tables)}")
         return known
 
-    def _of_days(self, table: str) -> None:
-        known = self._of(table)
-        if known.parts is None and "day" not in known.partition_by:
-            raise LakeError(table, "is not partitioned by day (partition_by), so days of it can't be replaced")
+    def _partitioned(self, table: str) -> tuple[str, ...]:
+        """What the rows that are written, or the parts, are partitioned by."""
+        return self._of(table).partition_by if self._of(table).parts is None else ("day",)
 
-    def _folder(self, table: str) -> Folder:
+    def _written(self, table: str) -> LakeTable:
         """Where its rows, or its parts, are written."""
-        if self._of(table).parts is None:
-            return self._finished(table)
-        return Folder(self.path, self.path / PARTS / table, f"{table}-parts")
+        return self._at(table if self._of(table).parts is None else f"{PARTS}/{table}", table)
 
-    def _finished(self, table: str) -> Folder:
-        """The directory of the finished table."""
-        return Folder(self.path, self.path / table, table)
+    def _finished(self, table: str) -> LakeTable:
+        """The finished table."""
+        return self._at(table, table)
+
+    def _at(self, path: str, table: str) -> LakeTable:
+        found = self._opened.get(path)
+        if found is None:
+            found = self._opened.setdefault(path, LakeTable(self.storage.below(path), table, durable=self._durable))
+        return found
 
 
-def _save(
-    table: str, rows: DataFrame, partition_by: tuple[str, ...], staged: Path, varied: tuple[str, ...] = ()
-) -> None:
+def _until(last: date, files: Iterable[DataFile]) -> set[str]:
+    return {day for day in days_of(files) if day <= last.isoformat()}
+
+
+def _check_query(query: str) -> None:
+    if not query or "/" in query or query.startswith((".", "_")):
+        raise LakeError("*", f"invalid query name {query!r}: it must be usable in file names")
+
+
+def _columns(table: str, rows: DataFrame, partition_by: Iterable[str]) -> DataFrame:
+    """The rows, once it is known that they have what they are partitioned by."""
     for name in partition_by:
         if name not in rows.columns:
             raise LakeError(
@@ -468,14 +328,45 @@ def _save(
                 f"its rows have no column {name!r}, which it is partitioned by (partition_by; parts of an aggregate "
                 f"need 'day', before and after merging); they have {', '.join(rows.columns)}",
             )
-    # A dictionary of values that are all different costs time, and saves nothing.
-    plain = {f"parquet.enable.dictionary#{name}": "false" for name in varied}
-    writer = rows.write.option("compression", "zstd").options(**plain).options(**COMMITTER)
-    (writer.partitionBy(*partition_by) if partition_by else writer).parquet(str(staged))
+    return rows
 
 
-def _fingerprint(files: list[Path]) -> str:
-    return hashlib.sha256("\n".join(path.name for path in files).encode()).hexdigest()[:16]
+def schema_of(table: str, rows: DataFrame) -> str:
+    """The columns of rows as JSON: what Spark and Delta have in common."""
+    fields = rows.schema.jsonValue()["fields"]
+    for field in fields:
+        if str(field["type"]).startswith(("void", "timestamp_ntz", "interval")):
+            raise LakeError(table, f"column {field['name']!r} has the type {field['type']}: cast it to another one")
+        field |= {"nullable": True, "metadata": {}}
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+class FileReader:
+    """For ``mapInArrow``: the rows of the files that are named, on storage that Spark itself can't read."""
+
+    def __init__(self, storage: Storage, schema: pa.Schema) -> None:
+        self._storage = storage
+        self._schema = schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of the files whose paths come, each with what its rows have in common."""
+        files, root = self._storage.open()
+        for batch in batches:
+            for told in batch.to_pylist():
+                with pq.ParquetFile(f"{root}/{told['path']}", filesystem=files) as parquet:
+                    for rows in parquet.iter_batches():
+                        yield self._fitted(rows, json.loads(told["partition"]))
+
+    def _fitted(self, rows: pa.RecordBatch, partition: Mapping[str, str | None]) -> pa.RecordBatch:
+        arrays = []
+        for wanted in self._schema:
+            if wanted.name in partition:
+                arrays.append(pa.repeat(pa.scalar(partition[wanted.name], pa.utf8()), rows.num_rows).cast(wanted.type))
+            elif wanted.name in rows.schema.names:
+                arrays.append(rows.column(wanted.name).cast(wanted.type))
+            else:
+                arrays.append(pa.nulls(rows.num_rows, wanted.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
 def _session(spark: SparkSession | None) -> SparkSession:
@@ -485,25 +376,84 @@ def _session(spark: SparkSession | None) -> SparkSession:
     return found
 
 
-def create_views(spark: SparkSession, lake: str, tables: Mapping[str, Table]) -> list[str]:
-    """Make the tables of a lake known to a session; their names."""
-    found = Lake(lake, tables)
-    names = found.tables()
-    for name in names:
-        found.read(name, spark).createOrReplaceTempView(name)
-    return names
+COMMITS: Final = "_commits"
+"""Where the first release noted the last batch of each query, by table."""
+
+LEFT: Final = ("_swaps", "_staging", "_locks", "_refreshed", COMMITS)
+"""What else a lake of the first release has. The notes go last: while they are there, the work is not done."""
+
+ROW_SCHEMA: Final = b"org.apache.spark.sql.parquet.row.metadata"
+"""Under this name Spark keeps the columns of a file, in the file."""
 
 
-def ask(
-    spark: SparkSession, lake: str, tables: Mapping[str, Table], sql: str, limit: int
-) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The answer to a question: its columns and, up to ``limit``, its rows."""
-    names = create_views(spark, lake, tables)
-    if not names:
-        raise PipelineError(f"{lake}: there are no tables yet; create them with 'polywire pipeline run --once'")
-    try:
-        answer = spark.sql(sql)
-        return answer.columns, [tuple(row) for row in answer.limit(limit).collect()]
-    except (AnalysisException, ParseException) as error:
-        told = str(error).strip().partition("\n")[0]
-        raise PipelineError(f"{told} (tables: {', '.join(names)})") from None
+def convert(storage: Storage, tables: Mapping[str, Table]) -> list[str]:
+    """Make Delta tables of a lake of the first release, in place. Returns their names.
+
+    The files stay where they are, and the batches that were committed are transactions of the new log. It may be cut
+    short, and is then finished the next time.
+    """
+    root = storage.local
+    if root is None or not (root / COMMITS).is_dir():
+        return []
+    found = []
+    for notes in sorted((root / COMMITS).iterdir()):
+        name = notes.name.removesuffix("-parts")
+        parts = notes.name.endswith("-parts") and (root / PARTS / name).is_dir()
+        name = name if parts else notes.name
+        table = LakeTable(storage.below(f"{PARTS}/{name}" if parts else name), name)
+        _finish_swaps(root, notes.name, root / PARTS / name if parts else root / name)
+        if table.version() < 0:
+            _convert(table, notes, None if parts or name not in tables else tables[name])
+        if parts:  # made again of its parts, as a Delta table
+            for old in (root / name).glob("day=*"):
+                shutil.rmtree(old)
+        found.append(name)
+    for left in LEFT:
+        shutil.rmtree(root / left, ignore_errors=True)
+    return found
+
+
+def _finish_swaps(root: Path, name: str, home: Path) -> None:
+    """Finish what a killed process had begun: files that take the place of others."""
+    for note in sorted((root / "_swaps" / name).glob("*.json")):
+        swap = json.loads(note.read_text(encoding="utf-8"))
+        for staged, final in swap["add"].items():
+            if (root / staged).exists():
+                (home / final).parent.mkdir(parents=True, exist_ok=True)
+                (root / staged).rename(home / final)
+        for gone in swap["remove"]:
+            (home / gone).unlink(missing_ok=True)
+        note.unlink()
+
+
+def _convert(table: LakeTable, notes: Path, known: Table | None) -> None:
+    """The log of a table: its files, without those of batches that were not committed, and the batches that were."""
+    home = table.storage.local
+    done = {
+        note.stem: int(json.loads(note.read_text(encoding="utf-8"))["batch"])
+        for note in notes.glob("*.json")
+        if not note.name.startswith(".")
+    }
+    files: list[DataFile] = []
+    fields: dict[str, Any] = {}
+    partition: dict[str, str | None] = {}
+    for path in sorted(home.rglob(f"*{SUFFIX}")) if home is not None else ():
+        query, _, batch = path.stem.rpartition("-")[0].rpartition("-")
+        if batch.isdigit() and int(batch) > done.get(query, -1):
+            continue  # was never committed
+        below = path.relative_to(home or path)
+        pairs = [part.split("=", 1) for part in below.parent.parts]
+        partition = {unquote(name): None if value == NO_VALUE else unquote(value) for name, value in pairs}
+        metadata = pq.read_metadata(path)
+        told = json.loads((metadata.metadata or {}).get(ROW_SCHEMA, b'{"fields": []}'))
+        fields |= {field["name"]: {**field, "nullable": True, "metadata": {}} for field in told["fields"]}
+        files.append(DataFile(str(below), path.stat().st_size, metadata.num_rows, partition, statistics(metadata)))
+    if not files:
+        return
+    folders = [{"name": name, "type": "date" if name == "day" else "string"} for name in partition]
+    columns = [*({**field, "nullable": True, "metadata": {}} for field in folders), *fields.values()]
+    if known is not None and known.schema is not None:
+        columns = [{**field, "nullable": True} for field in known.schema.jsonValue()["fields"]]
+    schema = json.dumps({"type": "struct", "fields": columns})
+    batches = [action for query, batch in done.items() for action in Batch(query, batch).transactions()]
+    table.replace([], files, schema, tuple(partition), noted={"converted": len(files)}, transactions=batches)

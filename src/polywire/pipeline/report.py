@@ -5,7 +5,7 @@ of fixed width that the browser scales; colours come from the page's style sheet
 title.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from html import escape
@@ -14,11 +14,9 @@ from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as sf
-
 from polywire.pipeline.errors import LakeError
-from polywire.pipeline.lake import Lake
+from polywire.pipeline.files import Storage
+from polywire.pipeline.query import Questions, tables_in
 from polywire.registry import built_in_names
 
 WIDTH: Final = 960
@@ -139,8 +137,8 @@ def compact(value: float) -> str:
     """A number as people read it: 950, 12.3 k, 4 M."""
     for limit, sign in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= limit:
-            return f"{value / (1e3 if sign == 'k' else limit):.3g} {sign}"
-    return f"{value:.3g}" if value != int(value) else f"{int(value)}"
+            return f"{_three(value / (1e3 if sign == 'k' else limit))} {sign}"
+    return _three(value) if value != int(value) else f"{int(value)}"
 
 
 def shortened(text: str, most: int) -> str:
@@ -206,6 +204,7 @@ Rows = list[dict[str, Any]]
 class ReportData:
     """Everything on the page. ``times`` are the points in time all charts have; a list is empty where its table is."""
 
+    tables: Sequence[str]
     times: Sequence[datetime]
     minutes: int
     totals: dict[str, float]
@@ -219,139 +218,136 @@ class ReportData:
     raw: Rows
     sessions: Rows
     protocols: Rows
+    own: Rows
 
 
-def gather(lake: Lake, spark: SparkSession) -> ReportData:
-    """Read the tables. Those that are not there are shown as empty."""
-    there = {name: lake.read(name, spark) for name in lake.tables()}
-    if "traffic" not in there:
-        raise LakeError("traffic", f"nothing of it is in {lake.path} yet: run 'polywire pipeline run --once' first")
-    traffic = there["traffic"].cache()
+def gather(lake: str | Path | Storage, options: Mapping[str, str] | None = None) -> ReportData:
+    """Read the tables. Those that are not there are left out of the page."""
+    storage = Storage.parse(lake, options)
+    if "traffic" not in tables_in(storage):
+        raise LakeError("traffic", f"nothing of it is in {storage} yet: run 'polywire pipeline run --once' first")
+    questions = Questions(storage)
     try:
-        span = _all(traffic.agg(sf.min("minute").alias("first"), sf.max("minute").alias("last")))[0]
-        first, last = span["first"], span["last"]
-        minutes = next((width for width in WIDTHS if (last - first) / timedelta(minutes=width) < BINS), WIDTHS[-1])
-        return _gathered(there, traffic, _times(first, last, minutes), minutes)
+        return _gathered(questions)
     finally:
-        traffic.unpersist()
+        questions.close()
 
 
-def _gathered(there: dict[str, DataFrame], traffic: DataFrame, times: Sequence[datetime], minutes: int) -> ReportData:
-    calls, faults, demand, sessions = (there.get(name) for name in ("calls", "faults", "demand", "sessions"))
-    by_time = traffic.groupBy(_bin("minute", minutes), "protocol").agg(_sum("messages"), _sum("bytes"))
-    by_channel = traffic.groupBy("channel").agg(_sum("messages"), _sum("bytes"))
-    totals = {key: float(value or 0) for key, value in _all(traffic.agg(_sum("messages"), _sum("bytes")))[0].items()}
+def _gathered(lake: Questions) -> ReportData:
+    (span,) = _all(lake, "SELECT min(minute) AS first, max(minute) AS last FROM traffic")
+    first, last = span["first"], span["last"]
+    minutes = next((width for width in WIDTHS if (last - first) / timedelta(minutes=width) < BINS), WIDTHS[-1])
+    (totals,) = _all(lake, "SELECT sum(messages) AS messages, sum(bytes) AS bytes FROM traffic")
+    found = {name: _all(lake, sql.replace("$width", str(minutes * 60))) for name, sql in _found(lake.names).items()}
     data = ReportData(
-        times=times,
+        tables=tuple(lake.names),
+        times=_times(first, last, minutes),
         minutes=minutes,
-        totals=totals,
-        traffic=_all(by_time),
-        channels=_all(by_channel.orderBy(sf.desc("messages")).limit(MOST_ROWS)),
-        latency=[] if calls is None else _all(_calls(calls.groupBy(_bin("requested", minutes)))),
-        methods=[]
-        if calls is None
-        else _all(_calls(calls.groupBy("service", "method")).orderBy(sf.desc("calls")).limit(MOST_ROWS)),
-        demand=[] if demand is None else _all(_waste(demand)),
-        subscribers=[] if demand is None else _all(_wanted(demand)),
-        faults=[] if faults is None else _all(_why(faults)),
-        raw=[] if faults is None else _all(faults.orderBy(sf.desc("ts")).select(*_RAW).limit(MOST_ROWS)),
-        sessions=[] if sessions is None else _all(_at_once(sessions, minutes)),
-        protocols=[] if sessions is None else _all(_by_protocol(sessions)),
+        totals={name: float(value or 0) for name, value in totals.items()},
+        own=[_own(lake, name) for name in lake.names if name not in BUILT_IN],
+        **{name: found.get(name, []) for name in QUESTIONS},
     )
-    totals["calls"] = float(sum(row["calls"] for row in data.latency))
-    totals["failed"] = float(sum(row["failed"] for row in data.latency))
-    totals["faults"] = float(sum(row["faults"] for row in data.faults))
-    totals["sessions"] = float(sum(row["sessions"] for row in data.protocols))
+    data.totals["calls"] = float(sum(row["calls"] for row in data.latency))
+    data.totals["failed"] = float(sum(row["failed"] for row in data.latency))
+    data.totals["faults"] = float(sum(row["faults"] for row in data.faults))
+    data.totals["sessions"] = float(sum(row["sessions"] for row in data.protocols))
     return data
 
 
-_RAW: Final = ("ts", "protocol", "client", "rule", "reason", "raw", "size")
+BUILT_IN: Final = ("messages", "calls", "sessions", "faults", "traffic", "latency", "demand")
 
-
-def _calls(grouped: Any) -> DataFrame:
-    """How long calls of each group took; those that timed out took no time."""
-    answered = sf.when(sf.col("outcome") != "timeout", sf.col("latency_ms"))
-    made: DataFrame = grouped.agg(
-        sf.count("*").alias("calls"),
-        sf.count_if(sf.col("outcome") != "ok").alias("failed"),
-        sf.count_if(sf.col("outcome") == "timeout").alias("timeouts"),
-        *[sf.percentile_approx(answered, share, 1000).alias(f"p{round(share * 100)}") for share in (0.5, 0.95, 0.99)],
+# How long calls took: those that timed out took no time.
+_CALLS: Final = (
+    "count(*) AS calls, count(*) FILTER (outcome <> 'ok') AS failed, "
+    "count(*) FILTER (outcome = 'timeout') AS timeouts, "
+    + ", ".join(
+        f"quantile_disc(latency_ms, {share}) FILTER (outcome <> 'timeout') AS p{round(share * 100)}"
+        for share in (0.5, 0.95, 0.99)
     )
-    return made
+)
 
 
-def _waste(demand: DataFrame) -> DataFrame:
-    """Topics by messages published without subscribers."""
-    published = demand.groupBy("channel").agg(_sum("published"), _sum("unheard"))
-    return published.filter("published > 0").orderBy(sf.desc("unheard"), sf.desc("published")).limit(MOST_ROWS)
-
-
-def _wanted(demand: DataFrame) -> DataFrame:
-    """Patterns by how many want them: at the end, and at most. Not those of hubs and clients themselves, with ``$``."""
-    return (
-        demand.groupBy("channel")
-        .agg(
-            sf.max_by("subscribers", "minute").alias("now"),
-            sf.max("subscribers").alias("most"),
-            _sum("joined"),
-            _sum("left"),
-        )
-        .filter("(joined > 0 or left > 0) and not startswith(channel, '$')")
-        .orderBy(sf.desc("most"), sf.desc("joined"))
-        .limit(MOST_ROWS)
-    )
-
-
-def _why(faults: DataFrame) -> DataFrame:
-    reason = sf.concat_ws(": ", sf.coalesce("rule", "fault"), "reason")
-    return (
-        faults.groupBy("protocol", reason.alias("reason")).agg(sf.count("*").alias("faults")).orderBy(sf.desc("faults"))
-    )
-
-
-def _at_once(sessions: DataFrame, minutes: int) -> DataFrame:
-    """By how many the sessions open in each stretch of time change, by protocol: each counts where it ended, too."""
-    came = sessions.select("protocol", _bin("connected", minutes), sf.lit(1).alias("change"))
-    ended = sessions.filter("ended is not null")
-    left = ended.select("protocol", _bin("ended", minutes, 1), sf.lit(-1).alias("change"))
-    return came.unionByName(left).groupBy("time", "protocol").agg(_sum("change"))
-
-
-def _by_protocol(sessions: DataFrame) -> DataFrame:
-    state = sf.col("state")
-    return (
-        sessions.groupBy("protocol")
-        .agg(
-            sf.count("*").alias("sessions"),
-            sf.count_if(state == "open").alias("open"),
-            sf.count_if(state == "lost").alias("lost"),
-            sf.percentile_approx("seconds", 0.5, 1000).alias("seconds"),
-            _sum("messages"),
-            _sum("bytes"),
-        )
-        .orderBy("protocol")
-    )
-
-
-def _sum(name: str) -> Column:
-    return sf.sum(name).alias(name)
-
-
-def _bin(name: str, minutes: int, later: int = 0) -> Column:
+def _bin(name: str, later: int = 0) -> str:
     """The stretch of time a moment belongs to, or one so many ``later``."""
-    width = minutes * 60
-    return sf.timestamp_seconds((sf.floor(sf.unix_seconds(name) / width) + later) * width).alias("time")
+    return f"to_timestamp((floor(epoch({name}) / $width) + {later}) * $width)"
+
+
+QUESTIONS: Final = {
+    "traffic": (
+        "traffic",
+        f"SELECT {_bin('minute')} AS time, protocol, sum(messages)::BIGINT AS messages FROM traffic GROUP BY ALL",
+    ),
+    "channels": (
+        "traffic",
+        "SELECT channel, sum(messages)::BIGINT AS messages, sum(bytes)::BIGINT AS bytes FROM traffic GROUP BY channel "
+        f"ORDER BY messages DESC, channel LIMIT {MOST_ROWS}",
+    ),
+    "latency": ("calls", f"SELECT {_bin('requested')} AS time, {_CALLS} FROM calls GROUP BY time"),
+    "methods": (
+        "calls",
+        f"SELECT service, method, {_CALLS} FROM calls GROUP BY service, method ORDER BY calls DESC LIMIT {MOST_ROWS}",
+    ),
+    # Topics by messages published without subscribers.
+    "demand": (
+        "demand",
+        "SELECT channel, sum(published)::BIGINT AS published, sum(unheard)::BIGINT AS unheard FROM demand "
+        f"GROUP BY channel HAVING published > 0 ORDER BY unheard DESC, published DESC LIMIT {MOST_ROWS}",
+    ),
+    # Patterns by how many want them: at the end, and at most. Not those of hubs and clients themselves, with $.
+    "subscribers": (
+        "demand",
+        "SELECT channel, arg_max(subscribers, minute) AS now, max(subscribers) AS most, sum(joined)::BIGINT AS joined, "
+        'sum("left")::BIGINT AS "left" FROM demand GROUP BY channel '
+        "HAVING (sum(joined) > 0 OR sum(\"left\") > 0) AND NOT starts_with(channel, '$') "
+        f"ORDER BY most DESC, sum(joined) DESC LIMIT {MOST_ROWS}",
+    ),
+    "faults": (
+        "faults",
+        "SELECT protocol, concat_ws(': ', coalesce(rule, fault), reason) AS reason, count(*) AS faults FROM faults "
+        "GROUP BY ALL ORDER BY faults DESC",
+    ),
+    "raw": (
+        "faults",
+        f"SELECT ts, protocol, client, rule, reason, raw, size FROM faults ORDER BY ts DESC LIMIT {MOST_ROWS}",
+    ),
+    # By how many the sessions open in each stretch of time change, by protocol: each counts where it ended, too.
+    "sessions": (
+        "sessions",
+        f"SELECT time, protocol, sum(change)::BIGINT AS change FROM (SELECT protocol, {_bin('connected')} AS time, "
+        f"1 AS change FROM sessions UNION ALL SELECT protocol, {_bin('ended', 1)}, -1 FROM sessions "
+        "WHERE ended IS NOT NULL) GROUP BY time, protocol",
+    ),
+    "protocols": (
+        "sessions",
+        "SELECT protocol, count(*) AS sessions, count(*) FILTER (state = 'open') AS open, "
+        "count(*) FILTER (state = 'lost') AS lost, quantile_disc(seconds, 0.5) AS seconds, "
+        "sum(messages)::BIGINT AS messages, sum(bytes)::BIGINT AS bytes FROM sessions GROUP BY protocol "
+        "ORDER BY protocol",
+    ),
+}
+"""What the page shows: the table, and the question."""
+
+
+def _found(names: Sequence[str]) -> dict[str, str]:
+    """The questions whose tables are there."""
+    return {name: sql for name, (table, sql) in QUESTIONS.items() if table in names}
+
+
+def _own(lake: Questions, name: str) -> dict[str, Any]:
+    (found,) = _all(lake, f'SELECT count(*) AS rows FROM "{name}"')
+    columns = lake.ask(f'SELECT * FROM "{name}" LIMIT 0').columns
+    return {"table": name, "rows": found["rows"], "columns": ", ".join(columns)}
 
 
 def _times(first: datetime, last: datetime, minutes: int) -> list[datetime]:
     width = timedelta(minutes=minutes)
-    zero = datetime(1970, 1, 1)  # noqa: DTZ001 - all times here are UTC, as Spark collects them
+    zero = datetime(1970, 1, 1)  # noqa: DTZ001 - all times here are UTC
     begin = zero + (first - zero) // width * width
     return [begin + width * index for index in range((last - begin) // width + 1)]
 
 
-def _all(rows: DataFrame) -> Rows:
-    return [{name: _plain(value) for name, value in row.items()} for row in rows.toArrow().to_pylist()]
+def _all(lake: Questions, sql: str) -> Rows:
+    return [{name: _plain(value) for name, value in row.items()} for row in lake.all(sql)]
 
 
 def _plain(value: Any) -> Any:
@@ -361,16 +357,18 @@ def _plain(value: Any) -> Any:
 STYLE: Final = "report.css"
 
 
-def write_report(spark: SparkSession, lake: Lake | str | Path, out: str | Path) -> None:
+def write_report(lake: str | Path | Storage, out: str | Path, options: Mapping[str, str] | None = None) -> None:
     """Write the page."""
-    data = gather(lake if isinstance(lake, Lake) else Lake(lake), spark)
-    Path(out).write_text(page(data, datetime.now(UTC)), encoding="utf-8")
+    Path(out).write_text(page(gather(lake, options), datetime.now(UTC)), encoding="utf-8")
 
 
 def page(data: ReportData, now: datetime) -> str:
     """The page of some data; ``now`` is when it says it was made."""
     style = files("polywire.pipeline").joinpath(STYLE).read_text(encoding="utf-8")
-    parts = [_traffic(data), _latency(data), _demand(data), _faults(data), _sessions(data)]
+    sections = {"calls": _latency, "demand": _demand, "faults": _faults, "sessions": _sessions}
+    parts = [_traffic(data), *(section(data) for name, section in sections.items() if name in data.tables)]
+    if data.own:
+        parts.append(_own_tables(data))
     span = f"{_time(data.times[0])} to {_time(data.times[-1])} UTC"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -386,14 +384,15 @@ def _tiles(data: ReportData) -> str:
     totals = data.totals
     failed = totals["failed"] / totals["calls"] if totals["calls"] else 0.0
     figures = [
-        ("messages", compact(totals["messages"])),
-        ("bytes", octets(totals["bytes"])),
-        ("sessions", compact(totals["sessions"])),
-        ("calls", compact(totals["calls"])),
-        ("calls that failed", f"{failed:.1%}"),
-        ("faults", compact(totals["faults"])),
+        ("traffic", "messages", compact(totals["messages"])),
+        ("traffic", "bytes", octets(totals["bytes"])),
+        ("sessions", "sessions", compact(totals["sessions"])),
+        ("calls", "calls", compact(totals["calls"])),
+        ("calls", "calls that failed", f"{failed:.1%}"),
+        ("faults", "faults", compact(totals["faults"])),
     ]
-    tiles = "".join(f"<div><b>{value}</b><span>{name}</span></div>" for name, value in figures)
+    shown = [(name, value) for table, name, value in figures if table in data.tables]
+    tiles = "".join(f"<div><b>{value}</b><span>{name}</span></div>" for name, value in shown)
     return f'<section class="tiles">{tiles}</section>'
 
 
@@ -494,6 +493,18 @@ def _sessions(data: ReportData) -> str:
     return _section("Sessions", ("Sessions that were open, by protocol", chart), ("By protocol", table))
 
 
+def _own_tables(data: ReportData) -> str:
+    table = _table(
+        data.own,
+        {
+            "table": ("table", str),
+            "rows": ("rows", compact),
+            "columns": ("columns", lambda text: shortened(text, 120)),
+        },
+    )
+    return _section("Your own tables", ("What is in them", table))
+
+
 def _colour(protocol: str) -> int:
     """A protocol has the same colour in all charts."""
     known = built_in_names()
@@ -546,12 +557,17 @@ def octets(value: float) -> str:
     """A size as people read it."""
     for limit, sign in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if value >= limit:
-            return f"{value / limit:.3g} {sign}"
+            return f"{_three(value / limit)} {sign}"
     return f"{int(value)} B"
 
 
+def _three(value: float) -> str:
+    """Three digits, or all those before the point."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
 def _ms(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    return "" if value is None else _three(value)
 
 
 def _hex(raw: bytes) -> str:

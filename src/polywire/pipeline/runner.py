@@ -13,6 +13,7 @@ that one is.
 """
 
 import contextlib
+import json
 import logging
 import re
 import time
@@ -20,17 +21,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
-from pyspark import StorageLevel, inheritable_thread_target
+import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from polywire.backoff import Backoff
+from polywire.journal.errors import JournalError
+from polywire.journal.format import PLAIN_SCHEMA
+from polywire.pipeline.delta import Batch
 from polywire.pipeline.errors import OptionError, PipelineError
-from polywire.pipeline.lake import Lake
-from polywire.pipeline.options import listed
+from polywire.pipeline.files import open_location
+from polywire.pipeline.journals import TICK, Journals, is_remote
+from polywire.pipeline.lake import Lake, convert
+from polywire.pipeline.options import SourceOptions, listed
+from polywire.pipeline.source import tick_between, tick_rows
 from polywire.pipeline.status import Notes, Status, next_time, of_progress, read_statuses, write_status
 from polywire.pipeline.table import Table
 
@@ -62,6 +71,10 @@ class Job:
     options: Mapping[str, str] = field(default_factory=dict)
     """More options for the source."""
     retries: int = RETRIES
+    keep: int | None = None
+    """Days after which rows are deleted."""
+    storage: Mapping[str, str] = field(default_factory=dict)
+    """Options of the lake's storage."""
 
     def source_options(self, columns: tuple[str, ...], kinds: tuple[str, ...]) -> dict[str, str]:
         """The options to read the journal with."""
@@ -80,6 +93,36 @@ def trigger_interval(text: str) -> str:
         raise OptionError("trigger", f"{text!r} is not an interval; write 1s, 500ms or '2 minutes'")
     unit = found[2][0] if found[2] != "ms" and not found[2].startswith("milli") else "ms"
     return f"{found[1]} {_UNITS[unit]}"
+
+
+def days_kept(text: str | None) -> int | None:
+    """A number of days: of ``90d`` or ``90``."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+)\s*(d|days?)?\s*", text)
+    if found is None or int(found[1]) == 0:
+        raise OptionError("keep", f"{text!r} is not a number of days; write 90d")
+    return int(found[1])
+
+
+PATIENCE: Final = 10.0
+"""Seconds to wait for a journal that is not there yet: a hub that was started at the same time creates it."""
+
+
+def check_journal(job: Job) -> None:
+    """Whether there is something to read, and the options are known. A hub may be away: that is tried again."""
+    SourceOptions.read(job.source_options((), ()))
+    places = tuple(place for place in listed(job.journal) if not is_remote(place))
+    limit = time.monotonic() + (0 if job.once else PATIENCE)
+    while places:
+        try:
+            Journals(places, job.token).current()
+        except (JournalError, PipelineError):
+            if time.monotonic() >= limit:
+                raise
+            time.sleep(POLL / 10)
+        else:
+            return
 
 
 NOTE: Final = "groups"
@@ -239,37 +282,51 @@ def reason_of(error: Any) -> str:
 
 
 def batch_writer(
-    lake: Lake, tables: Sequence[Table], query: str, followers: Sequence[Table] = ()
+    lake: Lake,
+    tables: Sequence[Table],
+    query: str,
+    followers: Sequence[Table] = (),
+    offsets: Callable[[int], Mapping[str, Any] | None] = lambda _: None,
 ) -> Callable[[DataFrame, int], None]:
-    """For ``foreachBatch``: write these tables of the journal's rows.
+    """For ``foreachBatch``: write these tables of the journal's rows, all in one job of Spark.
 
-    With one stateful table the batch is its rows already. ``followers`` are tables made after one of the others. The
-    first table is written before the others, which then are written side by side: writing a few rows is mostly waiting.
+    With one stateful table the batch is its rows already. ``followers`` are tables made after one of the others.
+    ``offsets`` gives the places in the journal that a batch is between.
     """
 
     def write(batch: DataFrame, batch_id: int) -> None:
+        which = Batch(query, batch_id, offsets(batch_id))
         several = len(tables) + len(followers) > 1
         if several:
             batch.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            write_table(tables[0], batch, batch_id)
-            with ThreadPoolExecutor(max(len(tables) - 1, 1)) as pool:
-                # So that they belong to the query, and end with it.
-                target = inheritable_thread_target(batch.sparkSession)(write_table)
-                for done in [pool.submit(target, table, batch, batch_id) for table in tables[1:]]:
-                    done.result()
+            rows = {table.name: batch if table.stateful else table.rows(batch) for table in tables}
+            made = {follower.name: follower.rows(rows[follower.after or ""]) for follower in followers}
+            if tables[0].stateful:
+                # State must not be changed twice, as by two tasks that need the same rows at the same time.
+                lake.write(rows, which)
+                if made:
+                    lake.write(made, which)
+            else:
+                lake.write({**rows, **made}, which)
         finally:
             if several:
                 batch.unpersist()
 
-    def write_table(table: Table, batch: DataFrame, batch_id: int) -> None:
-        rows = batch if table.stateful else table.rows(batch)
-        lake.write_batch(table.name, rows, batch_id, query)
-        for follower in followers:
-            if follower.after == table.name:
-                lake.write_batch(follower.name, follower.rows(rows), batch_id, query)
-
     return write
+
+
+def offsets_of(checkpoint: str, batch_id: int) -> Mapping[str, Any] | None:
+    """The places in the journal that a batch is between, as Spark's checkpoint has them; None where it has none."""
+    files, root = open_location(checkpoint)
+    found: dict[str, Any] = {}
+    for name, number in (("begin", batch_id - 1), ("end", batch_id)):
+        try:
+            with files.open_input_stream(f"{root}/offsets/{number}") as stream:
+                found[name] = json.loads(stream.read().splitlines()[-1])
+        except (OSError, ValueError, IndexError):
+            found[name] = None
+    return None if found["end"] is None else found
 
 
 POLL: Final = 1
@@ -331,13 +388,15 @@ class Runner:
         self._spark = spark
         self._job = job
         self._backoff = Backoff(pause, LONGEST_PAUSE)
-        self._notes = Notes(job.lake)
-        self._lake = Lake(job.lake, job.tables)
+        self._notes = Notes(job.lake, job.storage)
+        self._lake = Lake(job.lake, job.tables, options=job.storage)
         self._queries: list[Running] = []
         self._stopping = False
 
     def start(self) -> list[str]:
         """Start the queries; their names."""
+        for name in convert(self._lake.storage, self._job.tables):
+            log.info("the table %r is a Delta table now", name)
         wanted = closure(self._job.wanted or tuple(self._job.tables), self._job.tables)
         for group in arrange(wanted, self._job.tables, self._notes):
             failures: list[Failure] = []
@@ -379,10 +438,12 @@ class Runner:
             rows = stateful.build(rows)
         of_rows = [table for table in group.tables if table.after is None]
         made_after = [table for table in group.tables if table.after is not None]
+        checkpoint = self._notes.checkpoint(group.query)
+        write = batch_writer(self._lake, of_rows, group.query, made_after, partial(offsets_of, checkpoint))
         writer = (
             rows.writeStream.queryName(group.query)
-            .foreachBatch(told(batch_writer(self._lake, of_rows, group.query, made_after), failures))
-            .option("checkpointLocation", self._notes.checkpoint(group.query))
+            .foreachBatch(told(write, failures))
+            .option("checkpointLocation", checkpoint)
             .outputMode(stateful.output_mode if stateful is not None else "append")
         )
         if self._job.once:
@@ -472,9 +533,11 @@ class Runner:
             list(pool.map(self._keep_up_table, tables))
 
     def _keep_up_table(self, table: Table) -> None:
-        if table.parts is not None:
-            self._lake.refresh(table.name, self._spark)
+        if self._job.keep is not None:
+            self._lake.keep(table.name, self._job.keep)
         self._lake.compact(table.name, self._spark)
+        self._lake.tidy(table.name)
+        self._lake.refresh(table.name, self._spark)
 
 
 AFTERMATH: Final = timedelta(seconds=120)
@@ -487,14 +550,17 @@ def backfill(spark: SparkSession, job: Job, first: date, last: date) -> Iterator
         raise PipelineError(f"the last day, {last}, is before the first, {first}")
     tables = closure(job.wanted or tuple(job.tables), job.tables)
     end = _midnight(last) + timedelta(days=1)
-    check_passed(tables, {name: status for status in read_statuses(Notes(job.lake)) for name in status.tables}, end)
-    lake = Lake(job.lake, job.tables)
+    statuses = read_statuses(Notes(job.lake, job.storage))
+    check_passed(tables, {name: status for status in statuses for name in status.tables}, end)
+    lake = Lake(job.lake, job.tables, options=job.storage)
+    convert(lake.storage, job.tables)
     begin = _midnight(first)
     made: dict[str, DataFrame] = {}
     for table in sorted(tables, key=lambda table: table.after is not None):
         source = made[table.after] if table.after is not None else _read(spark, job, table, begin, end)
         made[table.name] = table.rows(source)
         lake.replace(table.name, made[table.name], first, last)
+        lake.refresh(table.name, spark)
         yield table.name
 
 
@@ -513,7 +579,7 @@ def check_passed(tables: tuple[Table, ...], statuses: Mapping[str, Status], end:
                 f"the query {status.query!r} is at {waiting:%Y-%m-%d %H:%M:%S}, which is before {end:%Y-%m-%d}: "
                 "let it catch up first ('polywire pipeline run --once')"
             )
-        if datetime.now(UTC) < end:
+        if datetime.now(UTC) < (end + AFTERMATH if table.stateful else end):
             raise PipelineError(f"{end - timedelta(days=1):%Y-%m-%d} is not over yet: the stream writes it")
 
 
@@ -523,7 +589,14 @@ def _midnight(day: date) -> datetime:
 
 def _read(spark: SparkSession, job: Job, table: Table, begin: datetime, end: datetime) -> DataFrame:
     until = end + AFTERMATH if table.stateful else end
-    # Rows at rest have no ticks: what tells a stateful table the time is rows of any kind.
+    # Rows of any kind tell a stateful table the time; and a tick at the end, as the stream had one or later rows.
     options = job.source_options(table.columns, () if table.stateful else table.kinds)
-    options |= {"startingTime": begin.isoformat(), "endingTime": until.isoformat()}
-    return spark.read.format("polywire").options(**options).load()
+    times = {"startingTime": begin.isoformat(), "endingTime": until.isoformat()}
+    rows = spark.read.format("polywire").options(**{**options, **times}).load()
+    if not table.stateful:
+        return rows
+    journals = Journals(listed(job.journal), job.token).current()
+    place = {name: opened.end_offset for name, opened in journals.items()}
+    ticks = tick_between({}, {**place, TICK: int(until.timestamp() * 1_000_000)}, journals)
+    late = pa.Table.from_batches([tick_rows(tick) for tick in ticks], PLAIN_SCHEMA).select(rows.columns)
+    return rows.unionByName(spark.createDataFrame(late, rows.schema))

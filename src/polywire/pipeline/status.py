@@ -1,4 +1,4 @@
-"""How far each query is: written by the process that runs it, read by ``polywire pipeline status``.
+"""How far each query is: written by the process that runs it, read by ``polywire pipeline status`` and ``doctor``.
 
 It is kept in small JSON files beside the tables, in the lake's directory ``_pipeline``, with the checkpoints.
 """
@@ -8,15 +8,18 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+import pyarrow as pa
 from pyarrow import fs
 
 from polywire.journal.errors import JournalError
+from polywire.pipeline.delta import KEPT, PARTS, LakeTable
 from polywire.pipeline.errors import PipelineError
+from polywire.pipeline.files import Storage
 from polywire.pipeline.journals import TICK, Journals
-from polywire.pipeline.staging import open_location
+from polywire.pipeline.query import Questions, tables_in
 
 FOLDER: Final = "_pipeline"
 _SUFFIX: Final = ".json"
@@ -25,16 +28,16 @@ _SUFFIX: Final = ".json"
 class Notes:
     """The notes of a lake, on a disk or any storage ``pyarrow.fs`` knows."""
 
-    def __init__(self, lake: str) -> None:
-        self._location = f"{lake.rstrip('/')}/{FOLDER}"
+    def __init__(self, lake: str | Path | Storage, options: Mapping[str, str] | None = None) -> None:
+        self._storage = Storage.parse(lake, options).below(FOLDER)
 
     def checkpoint(self, query: str) -> str:
         """Where Spark keeps how far a query is."""
-        return f"{self._location}/checkpoints/{query}"
+        return self._storage.below(f"checkpoints/{query}").uri
 
     def read(self, name: str) -> dict[str, Any] | None:
         """A note, or None where there is none."""
-        files, root = open_location(self._location)
+        files, root = self._storage.open()
         try:
             with files.open_input_stream(f"{root}/{name}{_SUFFIX}") as stream:
                 found = json.loads(stream.read())
@@ -44,7 +47,7 @@ class Notes:
 
     def write(self, name: str, note: dict[str, Any]) -> None:
         """Write a note atomically: readers find the complete old or new one."""
-        files, root = open_location(self._location)
+        files, root = self._storage.open()
         path = f"{root}/{name}{_SUFFIX}"
         files.create_dir(str(PurePosixPath(path).parent), recursive=True)
         fresh = f"{path}.{uuid.uuid4().hex}"
@@ -54,7 +57,7 @@ class Notes:
 
     def names(self, folder: str) -> Iterator[str]:
         """The notes in a directory, in order."""
-        files, root = open_location(self._location)
+        files, root = self._storage.open()
         found = files.get_file_info(fs.FileSelector(f"{root}/{folder}", allow_not_found=True))
         for name in sorted(PurePosixPath(info.path).name for info in found):
             if name.endswith(_SUFFIX):
@@ -165,3 +168,104 @@ def _place(offset: Any) -> dict[str, int]:
     if not isinstance(offset, dict):
         return {}
     return {str(name): int(value) for name, value in offset.items() if name != TICK}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that was looked at, and whether it is as it should be."""
+
+    good: bool
+    text: str
+
+
+MESSAGE_KINDS: Final = ("publish", "enqueue", "request", "reply", "error")
+"""Rows of the journal that are rows of ``messages``."""
+
+MOST_GAPS: Final = 10
+"""Gaps that are named."""
+
+
+def examined(lake: str | Storage, token: str | None = None, options: Mapping[str, str] | None = None) -> list[Finding]:
+    """Compare the journal and the lake: what should be there, and what is."""
+    storage = Storage.parse(lake, options)
+    notes = Notes(storage)
+    statuses = read_statuses(notes)
+    if not statuses:
+        raise PipelineError(f"{storage}: no query ever ran here; 'polywire pipeline run' starts some")
+    found = []
+    for status in statuses:
+        lag = lag_now(status, token)
+        behind = "its journal can't be read from here" if lag is None else f"{lag.rows:,} rows behind the journal"
+        found.append(Finding(good=lag is not None, text=f"query {status.query}: {status.state}, {behind}"))
+        found += [_examined_table(storage, name, status) for name in status.tables]
+        if "messages" in status.tables and lag is not None:
+            found += _examined_messages(storage, status, token)
+    return found
+
+
+def _examined_table(storage: Storage, name: str, status: Status) -> Finding:
+    """Whether all files of a table are there, and none is of a batch the query has not come to."""
+    written = LakeTable(storage.below(f"{PARTS}/{name}"), name)
+    if written.version() < 0:
+        written = LakeTable(storage.below(name), name)
+    done, _ = written.committed(status.query)
+    files, root = written.storage.open()
+    listed = written.files()
+    sizes = files.get_file_info([f"{root}/{file.path}" for file in listed])
+    lost = [file.path for file, info in zip(listed, sizes, strict=True) if info.size != file.size]
+    if lost:
+        return Finding(
+            good=False, text=f"table {name}: {len(lost)} files are missing or cut off, the first one is {lost[0]}"
+        )
+    if status.batch >= 0 and done > status.batch + 1:
+        return Finding(
+            good=False,
+            text=f"table {name}: has batch {done}, but the query is at {status.batch}: its checkpoint is old",
+        )
+    rows = sum(file.rows for file in listed)
+    return Finding(good=True, text=f"table {name}: {len(listed):,} files, {rows:,} rows, batch {done}")
+
+
+def _examined_messages(storage: Storage, status: Status, token: str | None) -> Iterator[Finding]:
+    """Whether each message of the journal that the query has read is in the table, once."""
+    if "messages" not in tables_in(storage):
+        return
+    questions = Questions(storage)
+    kept = LakeTable(storage.below("messages"), "messages").committed(KEPT)[0]
+    first = datetime.fromordinal(kept + 1).replace(tzinfo=UTC) if kept > 0 else None
+    batches = [
+        batch
+        for name, opened in Journals(status.journals, token).current().items()
+        for batch in opened.scan(
+            ["node", "offset"],
+            to_offset=status.place.get(name, 0),
+            kinds=MESSAGE_KINDS,
+            from_time=first,
+            on_corrupt="skip",
+        )
+    ]
+    if not batches:
+        return
+    questions.register("journal_rows", pa.Table.from_batches(batches))
+    gaps = questions.ask(
+        'SELECT node, min("offset"), max("offset"), count(*) FROM (SELECT *, "offset" - row_number() OVER '
+        '(PARTITION BY node ORDER BY "offset") AS island FROM journal_rows ANTI JOIN messages USING (node, "offset")) '
+        "GROUP BY node, island ORDER BY ALL"
+    ).rows
+    twice = questions.ask(
+        'SELECT node, "offset", count(*) FROM messages GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL'
+    ).rows
+    questions.close()
+    for node, begin, end, rows in gaps[:MOST_GAPS]:
+        yield Finding(good=False, text=f"table messages: lacks {rows:,} rows of node {node}, offsets {begin} to {end}")
+    if len(gaps) > MOST_GAPS:
+        yield Finding(good=False, text=f"table messages: lacks rows at {len(gaps) - MOST_GAPS} more places")
+    if twice:
+        node, offset, rows = twice[0]
+        yield Finding(
+            good=False,
+            text=f"table messages: {len(twice):,} rows are there twice; offset {offset} of node {node} {rows} times",
+        )
+    if not gaps and not twice:
+        checked = sum(batch.num_rows for batch in batches)
+        yield Finding(good=True, text=f"table messages: has each of the journal's {checked:,} messages once")
