@@ -154,6 +154,7 @@ def run(
             check_journal,
             closure,
             days_kept,
+            is_brief,
             trigger_interval,
         )
 
@@ -175,7 +176,7 @@ def run(
         pairs("--conf", conf)
         closure(job.wanted, job.tables)
         check_journal(job)
-        runner = Runner(start_spark(master, memory, conf), job)
+        runner = Runner(start_spark(master, memory, conf, brief=is_brief(job)), job)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: runner.stop())
         queries = runner.start()
@@ -278,7 +279,7 @@ def query(
             from polywire.pipeline.lake import Lake  # noqa: PLC0415 - see above
 
             known = Lake(place(lake), all_tables(files), options=options)
-            spark = start_spark(master, memory, conf)
+            spark = start_spark(master, memory, conf, brief=True)
             with waiting("asking"):
                 answer = ask_spark(spark, known, sql, limit + 1, past)
         write_rows(answer.columns, answer.rows[:limit], form)
@@ -352,13 +353,13 @@ def errors_reported() -> Iterator[None]:
         fail("pipeline", f"{error.name} is not installed: pip install 'polywire[pipeline]' installs it")
 
 
-def start_spark(master: str | None, memory: str | None, conf: list[str] | None) -> Any:
+def start_spark(master: str | None, memory: str | None, conf: list[str] | None, *, brief: bool = False) -> Any:
     """Spark, with a sign of life while it starts."""
     from polywire.pipeline.spark import spark_session  # noqa: PLC0415 - see above
 
     settings = pairs("--conf", conf)
     with waiting("starting Spark"):
-        return spark_session(master=master, memory=memory, conf=settings)
+        return spark_session(master=master, memory=memory, conf=settings, brief=brief)
 
 
 def all_tables(files: list[Path] | None) -> "dict[str, Table]":

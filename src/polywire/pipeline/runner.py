@@ -125,6 +125,19 @@ def check_journal(job: Job) -> None:
             return
 
 
+FEW_ROWS: Final = 200_000
+"""Rows that are turned into tables about as fast by code that was compiled quickly as by better code."""
+
+
+def is_brief(job: Job) -> bool:
+    """Whether there is little to do, so that it does not matter how well Java compiles its code."""
+    if not job.once or is_remote(job.journal):
+        return False
+    ends = {name: opened.end_offset for name, opened in Journals(listed(job.journal), job.token).current().items()}
+    done = [status.place for status in read_statuses(Notes(job.lake, job.storage))] or [{}]
+    return all(sum(end - place.get(name, 0) for name, end in ends.items()) < FEW_ROWS for place in done)
+
+
 NOTE: Final = "groups"
 
 

@@ -242,18 +242,24 @@ SETTINGS: Final = {
 """What is set where the user sets nothing."""
 
 
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that ends soon: to compile code well takes longer than running it once or twice."""
+
+
 def spark_session(
     *,
     app: str = "polywire",
     master: str | None = None,
     memory: str | None = None,
     conf: Mapping[str, str] | None = None,
+    brief: bool = False,
 ) -> "SparkSession":
     """A Spark session that knows the format ``polywire``; the one that runs already, if there is one.
 
     ``master`` is where to run: ``local[*]`` by default, or ``spark://host:7077``. ``memory`` is what the
     driver gets (``4g``). ``conf`` are settings of Spark; they win over ours. Under ``spark-submit`` what was submitted
-    wins.
+    wins. ``brief`` is for little work: Java then compiles quickly rather than well.
     """
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a second, and is an extra
@@ -261,7 +267,7 @@ def spark_session(
         raise PackageMissingError("pyspark") from error
     running = SparkSession.getActiveSession()
     if running is None:
-        _start(app, master, memory, conf or {})
+        _start(app, master, memory, conf or {}, brief=brief)
         running = SparkSession.builder.getOrCreate()
     else:
         for key, value in (conf or {}).items():
@@ -287,13 +293,15 @@ def local_cores(master: str) -> int | None:
     return int(number) if number.isdigit() else (os.cpu_count() or 1) if number == "*" else 1
 
 
-def _start(app: str, master: str | None, memory: str | None, conf: Mapping[str, str]) -> None:
+def _start(app: str, master: str | None, memory: str | None, conf: Mapping[str, str], *, brief: bool) -> None:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - as above
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     settings = SparkConf(loadDefaults=submitted)
     wanted = _settings(master or (settings.get("spark.master") if submitted else None) or "local[*]", conf)
     wanted["spark.app.name"] = app
+    if brief:
+        wanted[JAVA_OPTIONS] = conf.get(JAVA_OPTIONS, f"{wanted[JAVA_OPTIONS]} {BRIEF}")
     for key, value in wanted.items():
         if key in conf or not settings.contains(key):
             settings.set(key, value)
@@ -310,7 +318,7 @@ def _settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     settings = {"spark.master": master, **SETTINGS}
     # Workers take python3 from PATH otherwise, which may be another one.
     settings["spark.pyspark.python"] = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings["spark.driver.extraJavaOptions"] = f"-Xss8m -Dlog4j2.configurationFile={LOGGING.as_uri()}"
+    settings[JAVA_OPTIONS] = f"-Xss8m -Dlog4j2.configurationFile={LOGGING.as_uri()}"
     cores = local_cores(master)
     if cores is not None:
         settings["spark.sql.shuffle.partitions"] = str(cores)
@@ -352,14 +360,11 @@ def _relay(lines: IO[str], words: "deque[str]") -> None:
                 sys.stderr.write(line)
 
 
-NEEDED: Final = (
-    "pandas",
-    "pyarrow.compute",
-    "polywire.pipeline.source",
-    "polywire.pipeline.files",
-    "polywire.pipeline.tables",
-)
-"""Modules that our workers need. A machine without one of them fails where it is used."""
+NEEDED: Final = ("pandas", "pyarrow.compute", "polywire.pipeline.files", "polywire.pipeline.tables")
+"""Modules that our tasks need. A machine without one of them fails where it is used."""
+
+TASKS: Final = "pyspark.worker"
+"""The module of Spark's that runs tasks. The others run on the driver, to plan what the source reads."""
 
 
 def installed_first() -> None:
@@ -380,7 +385,8 @@ def main() -> None:
     """
     installed_first()
     daemon = importlib.import_module("pyspark.daemon")
-    for name in (*sys.argv[1:], *NEEDED):  # Spark names the module its workers run
+    # Spark names the module its workers run.
+    for name in (*sys.argv[1:], "polywire.pipeline.source", *(NEEDED if TASKS in sys.argv else ())):
         try:
             importlib.import_module(name)
         except ImportError:
