@@ -21,7 +21,7 @@ from polywire.cli.options import ConfigFile, config_errors_reported, examples, f
 from polywire.errors import PolywireError
 
 if TYPE_CHECKING:
-    from polywire.pipeline.status import Status
+    from polywire.pipeline.status import Notes, Status
     from polywire.pipeline.table import Table
 
 
@@ -85,6 +85,14 @@ StorageOptions = Annotated[
         help="An option of the lake's storage, such as aws_region=eu-west-1; else the environment's. May be repeated.",
     ),
 ]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="PLACE",
+        help="Where Spark keeps how far it is. Default: _pipeline in the lake.",
+    ),
+]
 Version = Annotated[
     int | None, typer.Option("--version", min=0, metavar="N", help="The table as of this version (see history).")
 ]
@@ -141,6 +149,7 @@ def run(
         str | None, typer.Option("--keep", metavar="DAYS", help="Delete rows of days older than this, such as 90d.")
     ] = None,
     storage_options: StorageOptions = None,
+    checkpoint: Checkpoint = None,
     config: ConfigFile = None,
 ) -> None:
     """Write the tables and keep them up to date; with --once, stop when all existing rows are written.
@@ -171,6 +180,7 @@ def run(
             retries=retries,
             keep=days_kept(keep),
             storage=pairs("--storage-option", storage_options),
+            checkpoint=checkpoint and place(checkpoint),
         )
         # What is wrong is reported before Spark starts.
         pairs("--conf", conf)
@@ -183,7 +193,7 @@ def run(
         typer.echo(f"{', '.join(queries)}: from {job.journal} to {job.lake}", err=True)
         with rows_read(once=once) as watch:
             runner.follow(watch)
-        print_statuses(place(lake), token, storage_options, err=True)
+        print_statuses(noted(lake, storage_options, checkpoint), token, err=True)
 
 
 @app.command(
@@ -206,6 +216,7 @@ def backfill(
     memory: Memory = None,
     conf: Conf = None,
     storage_options: StorageOptions = None,
+    checkpoint: Checkpoint = None,
     config: ConfigFile = None,
 ) -> None:
     """Make whole days of the tables again from the journal, and put them in the place of what is there."""
@@ -221,6 +232,7 @@ def backfill(
             wanted=names_of(tables),
             token=token,
             storage=pairs("--storage-option", storage_options),
+            checkpoint=checkpoint and place(checkpoint),
         )
         spark = start_spark(master, memory, conf)
         with waiting("writing"):
@@ -234,10 +246,11 @@ def status(
     token: Token = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     storage_options: StorageOptions = None,
+    checkpoint: Checkpoint = None,
 ) -> None:
     """How far each query is: rows and seconds behind the journal, throughput, its last step."""
     with errors_reported():
-        print_statuses(place(lake), token, storage_options, as_json=as_json)
+        print_statuses(noted(lake, storage_options, checkpoint), token, as_json=as_json)
 
 
 @app.command(
@@ -312,12 +325,15 @@ def doctor(
     lake: LakePlace = LAKE,
     token: Token = None,
     storage_options: StorageOptions = None,
+    checkpoint: Checkpoint = None,
 ) -> None:
     """Compare journal and lake, and name what is missing; exits with 1 if something is."""
     with errors_reported():
         from polywire.pipeline.status import examined  # noqa: PLC0415 - see above
 
-        findings = examined(place(lake), token, pairs("--storage-option", storage_options))
+        findings = examined(
+            place(lake), token, pairs("--storage-option", storage_options), checkpoint and place(checkpoint)
+        )
         for finding in findings:
             typer.echo(f"{'✓' if finding.good else '✗'} {finding.text}")
         if not all(finding.good for finding in findings):
@@ -469,21 +485,24 @@ def rows_read(*, once: bool) -> Iterator[Callable[[list["Status"]], None]]:
         yield watch
 
 
-def print_statuses(
-    lake: str, token: str | None, storage: list[str] | None, *, as_json: bool = False, err: bool = False
-) -> None:
-    """How far each query of a lake is, now."""
-    from polywire.pipeline.status import Notes, lag_now, read_statuses  # noqa: PLC0415 - needs Arrow
+def noted(lake: str, storage_options: list[str] | None, checkpoint: str | None) -> "Notes":
+    """What is kept about the queries of a lake."""
+    from polywire.pipeline.status import Notes  # noqa: PLC0415 - needs Arrow
 
-    found = [
-        (status, lag_now(status, token)) for status in read_statuses(Notes(lake, pairs("--storage-option", storage)))
-    ]
+    return Notes(place(lake), pairs("--storage-option", storage_options), checkpoint and place(checkpoint))
+
+
+def print_statuses(notes: "Notes", token: str | None, *, as_json: bool = False, err: bool = False) -> None:
+    """How far each query is, now."""
+    from polywire.pipeline.status import lag_now, read_statuses  # noqa: PLC0415 - needs Arrow
+
+    found = [(status, lag_now(status, token)) for status in read_statuses(notes)]
     if as_json:
         for status, lag in found:
             typer.echo(json.dumps({**asdict(status), "lag": None if lag is None else asdict(lag)}))
         return
     if not found:
-        typer.echo(f"{lake}: no query ever ran here; 'polywire pipeline run' starts some", err=True)
+        typer.echo(f"{notes}: no query ever ran here; 'polywire pipeline run' starts some", err=True)
         return
     from rich.console import Console  # noqa: PLC0415 - see above
     from rich.table import Table as Grid  # noqa: PLC0415 - see above

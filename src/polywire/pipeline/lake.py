@@ -283,7 +283,7 @@ class Lake:
             )
         told = [(file.path, json.dumps(dict(file.partition))) for file in files]
         names = spark.createDataFrame(told, "path string, partition string").repartition(min(len(told), 64))
-        return names.mapInArrow(FileReader(table.storage, to_arrow_schema(columns)), columns)
+        return names.mapInArrow(FileReader(table.storage, to_arrow_schema(columns, timezone="UTC")), columns)
 
     def _of(self, table: str) -> Table:
         known = self._tables.get(table)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from polywire.pipeline.lake import Lake
 
+RESERVED: Final = frozenset({"offset", "left"})
+"""Columns of the tables whose names are words of SQL as well."""
+
 _TYPES: Final = {"date": "DATE", "integer": "INTEGER", "long": "BIGINT", "boolean": "BOOLEAN", "double": "DOUBLE"}
 """Types of columns that are directories, as DuckDB calls them; others are texts."""
 
@@ -90,8 +93,15 @@ class Questions:
             columns = [str(column[0]) for column in done.description or ()]
             rows = done.fetchall() if limit is None else done.fetchmany(limit)
         except duckdb.Error as error:
-            raise PipelineError(f"{_reason(error)} (tables: {', '.join(self.names)})") from None
+            raise PipelineError(f"{_reason(error)}{self._hint(error)} (tables: {', '.join(self.names)})") from None
         return Answer(columns, rows, list(self.notes))
+
+    def _hint(self, error: Exception) -> str:
+        """What to do about a column whose name is a word of SQL as well."""
+        found = re.search(r'at or near "(\w+)"', str(error))
+        if found is None or found[1].lower() not in RESERVED:
+            return ""
+        return f'; for the column of this name write it in double quotes: "{found[1]}"'
 
     def all(self, sql: str) -> list[dict[str, Any]]:
         """The rows of an answer, each as a dictionary."""

@@ -75,6 +75,13 @@ class Job:
     """Days after which rows are deleted."""
     storage: Mapping[str, str] = field(default_factory=dict)
     """Options of the lake's storage."""
+    checkpoint: str | None = None
+    """Where Spark keeps how far the queries are; by default in the lake."""
+
+    @property
+    def notes(self) -> Notes:
+        """How far the queries are."""
+        return Notes(self.lake, self.storage, self.checkpoint)
 
     def source_options(self, columns: tuple[str, ...], kinds: tuple[str, ...]) -> dict[str, str]:
         """The options to read the journal with."""
@@ -134,7 +141,7 @@ def is_brief(job: Job) -> bool:
     if not job.once or is_remote(job.journal):
         return False
     ends = {name: opened.end_offset for name, opened in Journals(listed(job.journal), job.token).current().items()}
-    done = [status.place for status in read_statuses(Notes(job.lake, job.storage))] or [{}]
+    done = [status.place for status in read_statuses(job.notes)] or [{}]
     return all(sum(end - place.get(name, 0) for name, end in ends.items()) < FEW_ROWS for place in done)
 
 
@@ -401,7 +408,7 @@ class Runner:
         self._spark = spark
         self._job = job
         self._backoff = Backoff(pause, LONGEST_PAUSE)
-        self._notes = Notes(job.lake, job.storage)
+        self._notes = job.notes
         self._lake = Lake(job.lake, job.tables, options=job.storage)
         self._queries: list[Running] = []
         self._stopping = False
@@ -563,7 +570,7 @@ def backfill(spark: SparkSession, job: Job, first: date, last: date) -> Iterator
         raise PipelineError(f"the last day, {last}, is before the first, {first}")
     tables = closure(job.wanted or tuple(job.tables), job.tables)
     end = _midnight(last) + timedelta(days=1)
-    statuses = read_statuses(Notes(job.lake, job.storage))
+    statuses = read_statuses(job.notes)
     check_passed(tables, {name: status for status in statuses for name in status.tables}, end)
     lake = Lake(job.lake, job.tables, options=job.storage)
     convert(lake.storage, job.tables)

@@ -28,12 +28,19 @@ _SUFFIX: Final = ".json"
 class Notes:
     """The notes of a lake, on a disk or any storage ``pyarrow.fs`` knows."""
 
-    def __init__(self, lake: str | Path | Storage, options: Mapping[str, str] | None = None) -> None:
-        self._storage = Storage.parse(lake, options).below(FOLDER)
+    def __init__(
+        self, lake: str | Path | Storage, options: Mapping[str, str] | None = None, checkpoint: str | None = None
+    ) -> None:
+        self._storage = Storage.parse(checkpoint) if checkpoint else Storage.parse(lake, options).below(FOLDER)
+
+    def __str__(self) -> str:
+        return str(self._storage)
 
     def checkpoint(self, query: str) -> str:
         """Where Spark keeps how far a query is."""
-        return self._storage.below(f"checkpoints/{query}").uri
+        found = self._storage.below(f"checkpoints/{query}").uri
+        # Spark calls S3 as Hadoop does.
+        return "s3a" + found[2:] if found.startswith("s3:") else found
 
     def read(self, name: str) -> dict[str, Any] | None:
         """A note, or None where there is none."""
@@ -185,10 +192,15 @@ MOST_GAPS: Final = 10
 """Gaps that are named."""
 
 
-def examined(lake: str | Storage, token: str | None = None, options: Mapping[str, str] | None = None) -> list[Finding]:
+def examined(
+    lake: str | Storage,
+    token: str | None = None,
+    options: Mapping[str, str] | None = None,
+    checkpoint: str | None = None,
+) -> list[Finding]:
     """Compare the journal and the lake: what should be there, and what is."""
     storage = Storage.parse(lake, options)
-    notes = Notes(storage)
+    notes = Notes(storage, checkpoint=checkpoint)
     statuses = read_statuses(notes)
     if not statuses:
         raise PipelineError(f"{storage}: no query ever ran here; 'polywire pipeline run' starts some")
