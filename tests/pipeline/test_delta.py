@@ -17,6 +17,7 @@ from polywire.pipeline.delta import Batch, FilesChangedError, LakeTable, between
 from polywire.pipeline.errors import LakeError, OptionError
 from polywire.pipeline.files import LARGE, DataFile, FilePlace, FileWriter, Storage, check_visible, reported
 from polywire.pipeline.query import Past, Questions, history
+from tests.pipeline.storage import BUCKET, object_storage
 
 COLUMNS = {"day": "date", "kind": "string", "ts": "timestamp", "n": "long", "text": "string"}
 SCHEMA = json.dumps(
@@ -270,3 +271,29 @@ def test_places_elsewhere_are_uris() -> None:
     assert storage.for_delta()["aws_allow_http"] == "true"
     with pytest.raises(OptionError, match="names the host 'x'"):
         Storage.parse("file://x/lake")
+
+
+def test_a_table_on_s3_is_written_by_several_and_read(tmp_path: Path) -> None:
+    with object_storage() as options:
+        table = LakeTable(Storage.parse(f"s3://{BUCKET}/lake/t", options), "t")
+
+        def work(query: str) -> None:
+            mine = LakeTable(table.storage, "t")
+            for number in range(3):
+                found = written(mine, number, prefix=query)
+                check_visible("t", mine.storage, found)
+                assert mine.append(found, SCHEMA, BY, Batch(query, number))
+
+        threads = [threading.Thread(target=work, args=(f"w{number}",)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert table.compact(least=2).after == len(KINDS)
+        assert table.checkpoint(after=1)
+        questions = Questions(f"s3://{BUCKET}/lake", options)
+        assert questions.ask("SELECT kind, count(*), sum(n) FROM t GROUP BY kind ORDER BY kind NULLS LAST").rows == [
+            (kind, 9, 9) for kind in sorted(KINDS, key=lambda kind: (kind is None, kind))
+        ]
+        questions.close()
+        assert not list(tmp_path.iterdir())

@@ -64,7 +64,7 @@ def test_tables_of_ours_and_of_others_are_written_once_over_many_runs(spark: Spa
         questions.ask("SELECT * FROM nothing")
     with pytest.raises(PipelineError, match='for the column of this name write it in double quotes: "offset"'):
         questions.ask("SELECT ts FROM messages ORDER BY offset")
-    with pytest.raises(PipelineError, match='"chanel" not found.* "channel"'):
+    with pytest.raises(PipelineError, match=r'"chanel" not found.* "channel"'):
         questions.ask("SELECT chanel FROM messages")
     questions.close()
     with pytest.raises(PipelineError, match=r"nothing.*tables: messages, octets"):

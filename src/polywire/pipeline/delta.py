@@ -270,7 +270,9 @@ class LakeTable:
                 storage_options=self.storage.for_delta(),
                 commit_properties=properties,
             )
-        except (CommitFailedError, DeltaError) as error:
+        except CommitFailedError:
+            return False
+        except DeltaError as error:
             if "already exists" in str(error):
                 return False
             raise LakeError(self.name, _reason(error)) from None
