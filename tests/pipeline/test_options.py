@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 import pytest
 
 from polywire.pipeline.errors import OptionError
-from polywire.pipeline.options import COLUMNS, SourceOptions
+from polywire.pipeline.journals import COLUMNS, SourceOptions
 
 
 def test_a_journal_is_all_that_is_needed() -> None:

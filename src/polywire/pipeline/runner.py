@@ -36,9 +36,8 @@ from polywire.journal.format import PLAIN_SCHEMA
 from polywire.pipeline.delta import Batch
 from polywire.pipeline.errors import OptionError, PipelineError
 from polywire.pipeline.files import open_location
-from polywire.pipeline.journals import TICK, Journals, is_remote
+from polywire.pipeline.journals import TICK, Journals, SourceOptions, is_remote, listed
 from polywire.pipeline.lake import Lake, convert
-from polywire.pipeline.options import SourceOptions, listed
 from polywire.pipeline.source import tick_between, tick_rows
 from polywire.pipeline.status import Notes, Status, next_time, of_progress, read_statuses, write_status
 from polywire.pipeline.table import Table

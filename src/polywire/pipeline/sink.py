@@ -26,7 +26,7 @@ from polywire.http import HttpClient, NoAnswer
 from polywire.journal.format import POSTED_SCHEMA, Array, values
 from polywire.pipeline.errors import OptionError, SinkError
 from polywire.pipeline.files import open_location, sync_path
-from polywire.pipeline.options import known, number
+from polywire.pipeline.journals import known, number
 
 ACCEPTED: Final = {
     "channel": ("string",),

@@ -45,8 +45,18 @@ from polywire.journal.reader import Journal, Split
 from polywire.journal.readers import NamedReaders
 from polywire.pipeline import rpc
 from polywire.pipeline.errors import DataLossError, JournalReplacedError
-from polywire.pipeline.journals import TICK, Journals, Place, from_spark, is_remote, next_place, placed
-from polywire.pipeline.options import COLUMNS, LATEST, SourceOptions
+from polywire.pipeline.journals import (
+    COLUMNS,
+    LATEST,
+    TICK,
+    Journals,
+    Place,
+    SourceOptions,
+    from_spark,
+    is_remote,
+    next_place,
+    placed,
+)
 from polywire.pipeline.rpc import RPC
 from polywire.pipeline.sink import BatchWriter, StreamWriter
 
