@@ -53,7 +53,7 @@ def test_only_days_that_are_passed_are_made_anew(tmp_path: Path) -> None:
     behind = of_progress("rows", ("messages",), (str(tmp_path),), PROGRESS, state="ended", rows=60)
     chosen = (TABLES["messages"],)
     check_passed(chosen, {"messages": behind}, START)
-    with pytest.raises(PipelineError, match=r"'rows' is at 2026-01-31 12:00:00, which is before 2026-02-01"):
+    with pytest.raises(PipelineError, match=r"'rows' is at 2026-01-31 12:00:00, which is before 2026-02-01 00:00:00"):
         check_passed(chosen, {"messages": behind}, datetime(2026, 2, 1, tzinfo=UTC))
     with pytest.raises(PipelineError, match="never written here"):
         check_passed(chosen, {}, START)

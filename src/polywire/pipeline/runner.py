@@ -24,7 +24,6 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -32,13 +31,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from polywire.backoff import Backoff
 from polywire.journal.errors import JournalError
-from polywire.journal.format import PLAIN_SCHEMA
 from polywire.pipeline.delta import Batch
 from polywire.pipeline.errors import OptionError, PipelineError
 from polywire.pipeline.files import open_location
-from polywire.pipeline.journals import TICK, Journals, SourceOptions, is_remote, listed
+from polywire.pipeline.journals import Journals, SourceOptions, is_remote, listed
 from polywire.pipeline.lake import Lake, convert
-from polywire.pipeline.source import tick_between, tick_rows
 from polywire.pipeline.status import Notes, Status, next_time, of_progress, read_statuses, write_status
 from polywire.pipeline.table import Table
 
@@ -577,7 +574,7 @@ def backfill(spark: SparkSession, job: Job, first: date, last: date) -> Iterator
     made: dict[str, DataFrame] = {}
     for table in sorted(tables, key=lambda table: table.after is not None):
         source = made[table.after] if table.after is not None else _read(spark, job, table, begin, end)
-        made[table.name] = table.rows(source)
+        made[table.name] = table.rows_at_rest(source, (end + AFTERMATH).timestamp())
         lake.replace(table.name, made[table.name], first, last)
         lake.refresh(table.name, spark)
         yield table.name
@@ -593,12 +590,13 @@ def check_passed(tables: tuple[Table, ...], statuses: Mapping[str, Status], end:
                 "of the journal"
             )
         waiting = next_time(status)
-        if waiting is not None and waiting < end:
+        until = end + AFTERMATH if table.stateful else end
+        if waiting is not None and waiting < until:
             raise PipelineError(
-                f"the query {status.query!r} is at {waiting:%Y-%m-%d %H:%M:%S}, which is before {end:%Y-%m-%d}: "
-                "let it catch up first ('polywire pipeline run --once')"
+                f"the query {status.query!r} is at {waiting:%Y-%m-%d %H:%M:%S}, which is before "
+                f"{until:%Y-%m-%d %H:%M:%S}: let it catch up first ('polywire pipeline run --once')"
             )
-        if datetime.now(UTC) < (end + AFTERMATH if table.stateful else end):
+        if datetime.now(UTC) < until:
             raise PipelineError(f"{end - timedelta(days=1):%Y-%m-%d} is not over yet: the stream writes it")
 
 
@@ -608,14 +606,6 @@ def _midnight(day: date) -> datetime:
 
 def _read(spark: SparkSession, job: Job, table: Table, begin: datetime, end: datetime) -> DataFrame:
     until = end + AFTERMATH if table.stateful else end
-    # Rows of any kind tell a stateful table the time; and a tick at the end, as the stream had one or later rows.
-    options = job.source_options(table.columns, () if table.stateful else table.kinds)
-    times = {"startingTime": begin.isoformat(), "endingTime": until.isoformat()}
-    rows = spark.read.format("polywire").options(**{**options, **times}).load()
-    if not table.stateful:
-        return rows
-    journals = Journals(listed(job.journal), job.token).current()
-    place = {name: opened.end_offset for name, opened in journals.items()}
-    ticks = tick_between({}, {**place, TICK: int(until.timestamp() * 1_000_000)}, journals)
-    late = pa.Table.from_batches([tick_rows(tick) for tick in ticks], PLAIN_SCHEMA).select(rows.columns)
-    return rows.unionByName(spark.createDataFrame(late, rows.schema))
+    options = job.source_options(table.columns, table.kinds)
+    options |= {"startingTime": begin.isoformat(), "endingTime": until.isoformat()}
+    return spark.read.format("polywire").options(**options).load()
