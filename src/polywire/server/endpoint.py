@@ -73,6 +73,10 @@ class Endpoint:
 
     def __init__(self, gate: Gate, listener: str, protocol: int, make_session: MakeSession, wrap: Wrap | None) -> None:
         self._gate = gate
+        self._hub = gate.hub
+        self._backlog = gate.backlog
+        self._buffer = gate.buffer
+        self._little_buffer = gate.little_buffer
         self._turns = gate.turns
         self._now = gate.loop.time
         self._monotonic = gate.hub.monotonic
@@ -128,7 +132,7 @@ class Endpoint:
     @property
     def unread_until(self) -> int:
         """When what the peer sends was last left unread, by the hub's monotonic clock."""
-        return self._gate.hub.monotonic() if self._pauses > 0 else self._resumed
+        return self._hub.monotonic() if self._pauses > 0 else self._resumed
 
     def opened(self, transport: asyncio.Transport, last: bytes = b"", last_too_big: bytes = b"") -> None:
         """The peer is there: make its session. ``last`` is what the transport wants written before it closes.
@@ -157,16 +161,21 @@ class Endpoint:
         if gate.journaling is not None:
             gate.journaling.hold_if_full(self)
 
-    def buffer(self) -> memoryview:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the gate knows better
         """What the peer's next bytes are read into. ``take`` has to follow before anything else is read."""
+        backlog = self._backlog
         # uvloop reads a new connection once, even if it was paused at once.
-        self._is_crowded = self._pauses > 0 or self._gate.backlog.is_crowded(self._host)
-        return self._gate.little_buffer if self._is_crowded else self._gate.buffer
+        self._is_crowded = self._pauses > 0 or (backlog.size > backlog.most and backlog.is_crowded(self._host))
+        return self._little_buffer if self._is_crowded else self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """The peer's bytes have been read."""
+        self.deliver(self.take(nbytes))
 
     def take(self, size: int) -> bytes:
         """The bytes that were read."""
         self._floods = self._is_crowded and size == LITTLE
-        return self._gate.buffer[:size].tobytes()
+        return self._buffer[:size].tobytes()
 
     def deliver(self, data: bytes | str) -> None:
         """What the peer has sent: to the session, or aside while its login or a large request is in progress."""
@@ -174,7 +183,7 @@ class Endpoint:
         if self._closing:
             return
         if self._pauses:
-            self._pause_transport()  # see ``buffer``
+            self._pause_transport()  # see ``get_buffer``
         if self._held is not None:
             self._held.append(data)
             self._count_held(len(data))
@@ -292,7 +301,7 @@ class Endpoint:
         """So much more is put aside, or less."""
         if size:
             self._held_size += size
-            self._gate.backlog.count(self._host, size)
+            self._backlog.count(self._host, size)
 
     def _forget_held(self) -> None:
         self._held = None
@@ -301,9 +310,9 @@ class Endpoint:
     def _hold_if_busy(self) -> None:
         """Put aside what the peer sends until what it has asked for is done."""
         client = self.client
-        if client is not None and self._held is None and not self._closing and self._gate.hub.busy(client):
+        if client is not None and self._held is None and not self._closing and self._hub.busy(client):
             self._hold()
-            self._gate.hub.when_idle(client, self._go_on)
+            self._hub.when_idle(client, self._go_on)
 
     def _go_on(self) -> None:
         """Handle what was put aside."""
@@ -313,8 +322,8 @@ class Endpoint:
             return
         if isinstance(session, GoesOn):
             self._guarded(session.go_on)
-            if self._gate.hub.busy(client):
-                self._gate.hub.when_idle(client, self._go_on)
+            if self._hub.busy(client):
+                self._hub.when_idle(client, self._go_on)
                 return
         if self._held:
             self._wait_for_turn()
@@ -334,7 +343,7 @@ class Endpoint:
         if self._hanging_up is not None:
             self._hanging_up.cancel()
         self._forget_held()
-        self._gate.backlog.leave(self._host)
+        self._backlog.leave(self._host)
         self._gate.leave(self)
         session, self._session = self._session, None
         if session is not None:
@@ -385,7 +394,7 @@ class Endpoint:
             self._guarded(done, who)
             self._hold_if_busy()
             if isinstance(who, Identity) and who.expires is not None and not self._closing:
-                left = who.expires - self._gate.hub.clock() / 1e9
+                left = who.expires - self._hub.clock() / 1e9
                 self._expiry = self._gate.loop.call_later(max(0.0, left), self._expired)
             for data in held:
                 self.deliver(data)
@@ -407,7 +416,7 @@ class Endpoint:
             return
         if self.client is not None:
             self.client.counters.octets_out += sum(map(len, chunks))
-        self.active = self._gate.loop.time()
+        self.active = self._now()
         try:
             transport.writelines(chunks if self._wrap is None else self._wrap(chunks))
         except Exception:
@@ -429,9 +438,9 @@ class Endpoint:
         self._pauses -= 1
         if self._pauses > 0:
             return
-        self._resumed = self._gate.hub.monotonic()
+        self._resumed = self._hub.monotonic()
         # What came meanwhile is still to be read: until then the peer has not been silent.
-        self.active = self._gate.loop.time()
+        self.active = self._now()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -463,7 +472,7 @@ class Endpoint:
         if not self._closing and self.client is not None:
             limits = self._gate.limits
             limit = limits.message_size if self.is_established else limits.message_size_before_auth
-            self._gate.hub.oversized(self.client, size, limit)
+            self._hub.oversized(self.client, size, limit)
         if not self._closing and isinstance(session, SaysTooBig):
             self._guarded(session.too_big)
 
@@ -536,7 +545,7 @@ class Endpoint:
 
     def _guarded(self, act: Callable[..., None], *arguments: object) -> None:
         """Let the session act for this peer; whatever it fails with ends this connection, and no other."""
-        flusher = self._gate.hub.flusher
+        flusher = self._hub.flusher
         flusher.source = self
         flusher.is_busy = self._used > SHARE or self._used_before > SHARE
         try:

@@ -32,21 +32,15 @@ class StreamProtocol(asyncio.BufferedProtocol):
         self._endpoint = endpoint
         endpoint.is_stream = True
         self._knock = knock
+        # The loop calls the compiled methods themselves: once each for every read, that is a large part of a short one.
+        self.get_buffer = endpoint.get_buffer  # type: ignore[method-assign]
+        self.buffer_updated = endpoint.buffer_updated  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The peer is there."""
         if self._knock is not None:
             self._knock.done()
         self._endpoint.opened(cast("asyncio.Transport", transport))
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the gate knows better
-        """What the next bytes from the peer are read into."""
-        return self._endpoint.buffer()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Bytes from the peer."""
-        endpoint = self._endpoint
-        endpoint.deliver(endpoint.take(nbytes))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended changes nothing
         """The end."""

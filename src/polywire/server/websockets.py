@@ -195,9 +195,9 @@ class WebSocketProtocol(asyncio.BufferedProtocol):
         if self._endpoint is not None:
             self._endpoint.outbox.drain()
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the gate knows better
+    def get_buffer(self, sizehint: int) -> memoryview:
         """What the next bytes from the peer are read into."""
-        return self._gate.little_buffer if self._endpoint is None else self._endpoint.buffer()
+        return self._gate.little_buffer if self._endpoint is None else self._endpoint.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes from the peer."""
