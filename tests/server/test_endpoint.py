@@ -45,6 +45,11 @@ class Transport:
         self.closing = False
         self.ended = False
         self.is_read = True
+        self.protocol: object = None
+
+    def set_protocol(self, protocol: object) -> None:
+        assert not self.is_read, "uvloop goes on with the protocol it has begun to read for"
+        self.protocol = protocol
 
     def get_extra_info(self, name: str) -> object:
         return (self.host, 5000) if name == "peername" else None
@@ -263,6 +268,33 @@ def test_less_is_read_from_a_host_that_fills_the_backlog_and_only_small_messages
         stand.loop.turn()
     assert flood.told == [bytes(LITTLE)]
     assert len(flooding.get_buffer(-1)) == READ_SIZE
+
+
+def test_all_is_read_at_once_from_those_that_have_been_read_before_until_their_host_is_crowded(stand: Stand) -> None:
+    stand.gate.backlog.most = 100
+    endpoint, talk = stand.connect()
+    transport = stand.transport
+    endpoint.protocols = little, whole = (asyncio.BaseProtocol(), asyncio.BaseProtocol())
+    endpoint.get_buffer(-1)[:5] = b"first"
+    endpoint.buffer_updated(5)
+    assert (talk.told, transport.protocol, transport.is_read) == ([b"first"], whole, True)
+    held_back(stand, "192.0.2.2", 200)
+    assert transport.protocol is whole  # others need not care
+    held_back(stand, "192.0.2.1", 300)
+    assert (transport.protocol, transport.is_read) == (little, True)
+    endpoint.get_buffer(-1)[:4] = b"some"
+    endpoint.buffer_updated(4)
+    assert transport.protocol is little
+    endpoint.pause_reading()
+    while stand.gate.backlog.size:
+        stand.loop.turn()
+    endpoint.resume_reading()
+    endpoint.get_buffer(-1)[:4] = b"more"
+    endpoint.buffer_updated(4)
+    assert (transport.protocol, transport.is_read) == (whole, True)
+    endpoint.pause_reading()
+    held_back(stand, "192.0.2.1", 300)
+    assert (transport.protocol, transport.is_read) == (little, False)
 
 
 def test_little_is_read_of_a_connection_that_was_paused_before_it_is_read(stand: Stand) -> None:

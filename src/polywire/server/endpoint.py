@@ -107,6 +107,8 @@ class Endpoint:
         self._used_before = 0  # the same in the time before it
         self._host = Host("")
         self.is_stream = False  # what it carries can be cut anywhere
+        self.protocols: tuple[asyncio.BaseProtocol, asyncio.BaseProtocol] | None = None
+        """What reads little from the transport, and what reads all there is, where it can do either."""
         self.is_established = False
         self.active = 0.0
         topics, replies, queues = gate.policies
@@ -170,7 +172,27 @@ class Endpoint:
 
     def buffer_updated(self, nbytes: int) -> None:
         """The peer's bytes have been read."""
-        self.deliver(self.take(nbytes))
+        data = self.take(nbytes)
+        protocols = self.protocols
+        if protocols is not None and not self._is_crowded:
+            self._host.whole.add(self)
+            self._read_by(protocols[1])
+        self.deliver(data)
+
+    def read_little(self) -> None:
+        """Read little at once while the host is crowded: what is read then is asked of ``get_buffer`` first."""
+        if self.protocols is not None:
+            self._read_by(self.protocols[0])
+
+    def _read_by(self, protocol: asyncio.BaseProtocol) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._pauses == 0:
+            transport.pause_reading()
+        transport.set_protocol(protocol)
+        if self._pauses == 0:
+            transport.resume_reading()
 
     def take(self, size: int) -> bytes:
         """The bytes that were read."""
@@ -343,6 +365,7 @@ class Endpoint:
         if self._hanging_up is not None:
             self._hanging_up.cancel()
         self._forget_held()
+        self._host.whole.discard(self)
         self._backlog.leave(self._host)
         self._gate.leave(self)
         session, self._session = self._session, None

@@ -78,11 +78,18 @@ class Connection(Protocol):
         """Close it at once, whatever is left to write."""
 
 
+class ReadsWhole(Protocol):
+    """A connection from which everything is read at once."""
+
+    def read_little(self) -> None:
+        """Read little at once from now on."""
+
+
 class Host:
     """An address that connections come from.
 
     ``size`` is how many bytes of theirs wait to be handled, ``used`` how many nanoseconds they have taken since
-    ``window``.
+    ``window``. ``whole`` are those from which everything is read at once.
     """
 
     def __init__(self, name: str) -> None:
@@ -91,6 +98,7 @@ class Host:
         self.size = 0
         self.used = 0
         self.window = 0.0
+        self.whole: set[ReadsWhole] = set()
 
 
 class Backlog:
@@ -128,6 +136,9 @@ class Backlog:
         self._holding += (host.size + size > 0) - (host.size > 0)
         host.size += size
         if size > 0 and self.is_crowded(host):
+            # Each of them has been read since it was last here, so they are no more than there were reads.
+            while host.whole:
+                host.whole.pop().read_little()
             words = "%d bytes from %d connections of %s wait to be handled: less is read from them at once"
             self._warning.warn(words, host.size, host.connections, host.name)
 

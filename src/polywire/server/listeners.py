@@ -25,16 +25,12 @@ from polywire.server.logs import Seldom
 from polywire.server.websockets import MakeEndpoint, Paths, WebSocketPath, WebSocketProtocol, as_one_message
 
 
-class StreamProtocol(asyncio.BufferedProtocol):
+class Stream:
     """The event loop's side of an endpoint on a byte stream. ``knock`` is that of a TLS handshake."""
 
     def __init__(self, endpoint: Endpoint, knock: Knock | None = None) -> None:
         self._endpoint = endpoint
-        endpoint.is_stream = True
         self._knock = knock
-        # The loop calls the compiled methods themselves: once each for every read, that is a large part of a short one.
-        self.get_buffer = endpoint.get_buffer  # type: ignore[method-assign]
-        self.buffer_updated = endpoint.buffer_updated  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The peer is there."""
@@ -53,6 +49,27 @@ class StreamProtocol(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The transport has room again."""
         self._endpoint.outbox.drain()
+
+
+class WholeReads(Stream, asyncio.Protocol):
+    """Reads all there is at once, at the least cost for each read."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        # The loop calls the compiled method itself.
+        self.data_received = endpoint.deliver  # type: ignore[method-assign]
+
+
+class LittleReads(Stream, asyncio.BufferedProtocol):
+    """Reads into a buffer that is little while the host is crowded; so does every connection at first."""
+
+    def __init__(self, endpoint: Endpoint, knock: Knock | None) -> None:
+        super().__init__(endpoint, knock)
+        endpoint.is_stream = True
+        if knock is None:  # below TLS the loop reads by itself
+            endpoint.protocols = (self, WholeReads(endpoint))
+        self.get_buffer = endpoint.get_buffer  # type: ignore[method-assign]
+        self.buffer_updated = endpoint.buffer_updated  # type: ignore[method-assign]
 
 
 AT_ONCE = 64
@@ -232,7 +249,7 @@ class Listeners:
     def _maker(self, key: str) -> MakeProtocol:
         """What makes the protocol of each connection to a listener that is no WebSocket's."""
         make_endpoint = self._endpoint_maker(key)
-        return lambda knock: StreamProtocol(make_endpoint(), knock)
+        return lambda knock: LittleReads(make_endpoint(), knock)
 
     def _endpoint_maker(self, key: str) -> MakeEndpoint:
         protocol, listener = by_listener(key)
