@@ -366,6 +366,7 @@ class Endpoint:
             self._hanging_up.cancel()
         self._forget_held()
         self._host.whole.discard(self)
+        self.protocols = None  # they know the endpoint
         self._backlog.leave(self._host)
         self._gate.leave(self)
         session, self._session = self._session, None
