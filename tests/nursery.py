@@ -26,7 +26,7 @@ IMPORT_SECONDS = 180.0
 """How long the first start may take, on a machine that does a lot besides."""
 
 COMMAND = "polywire.cli.main"
-WARM = (COMMAND, "polywire.server.run", "polywire.server.ingest", "polywire.server.restoration", "uvloop")
+WARM = (COMMAND, "polywire.server.server", "polywire.server.ingest", "polywire.server.restoration", "uvloop")
 """What a hub and a command import."""
 
 KILLED = -signal.SIGKILL

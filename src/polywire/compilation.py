@@ -20,7 +20,6 @@ _SHARED = (
     "polywire.journal.state",
     "polywire.hub.channels",
     "polywire.hub.trie",
-    "polywire.hub.names",
     "polywire.hub.work",
     "polywire.hub.access",
     "polywire.hub.message",

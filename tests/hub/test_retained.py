@@ -2,8 +2,8 @@
 
 from polywire.hub.channels import ANY, from_stars
 from polywire.hub.message import Message
-from polywire.hub.names import name_cost
 from polywire.hub.retained import Retained
+from polywire.hub.trie import name_cost
 
 
 def bodies(messages: list[Message]) -> list[bytes]:

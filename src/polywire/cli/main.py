@@ -17,7 +17,7 @@ from polywire.cli.options import ConfigFile, Insecure, Sets, config_errors_repor
 from polywire.cli.pub import pub, pub_epilog
 from polywire.cli.sub import demand, demand_epilog, sub, sub_epilog
 
-SERVER = "polywire.server.run"
+SERVER = "polywire.server.server"
 
 # Plain help: it reads the same on a terminal and in a pipe, and [tls] is not taken for markup.
 app = typer.Typer(
@@ -100,9 +100,9 @@ def serve(
     with config_errors_reported():
         loaded = load(config, sets or ())
         loaded.check(insecure=insecure)
-    run = importlib.import_module(SERVER)
+    server = importlib.import_module(SERVER)
     with config_errors_reported():
-        raise typer.Exit(run.serve(loaded, insecure=insecure, pid_file=pid) or 0)
+        raise typer.Exit(server.serve(loaded, insecure=insecure, pid_file=pid) or 0)
 
 
 def main() -> None:

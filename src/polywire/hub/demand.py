@@ -12,8 +12,7 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from polywire.hub.names import Names, Search
-from polywire.hub.trie import Trie
+from polywire.hub.trie import Names, Search, Trie
 from polywire.hub.work import DONE, MORE, Job, Work
 
 MAX_DESERTED: Final = 10_000

@@ -18,7 +18,6 @@ from polywire.hub.channels import MAX_LEVELS, REST, is_literal, to_stars
 from polywire.hub.client import SLOW_READER, Client, Counters
 from polywire.hub.demand import Demand, Watcher
 from polywire.hub.message import Message
-from polywire.hub.names import NODE, name_cost
 from polywire.hub.outbox import JOIN_BELOW, Flusher, Later, Outbox
 from polywire.hub.peer import Refused
 from polywire.hub.queues import (
@@ -37,7 +36,7 @@ from polywire.hub.recorder import Recorder, Runs
 from polywire.hub.retained import Replay, Retained
 from polywire.hub.routes import Route, RouteTable, RouteView, Subscription, TopicFilter
 from polywire.hub.services import DEFAULT_SECONDS, FAILED_BODY, Call, Provider, Services
-from polywire.hub.trie import Trie
+from polywire.hub.trie import NODE, Trie, name_cost
 from polywire.hub.work import DONE, MORE, PROMPT, Job, Work
 from polywire.journal.kinds import WILL_FLAG
 from polywire.wire.buffers import Names, same_bytes

@@ -13,9 +13,9 @@ from typing import Final, final
 
 from polywire.hub.demand import Demand, Watcher
 from polywire.hub.message import Message
-from polywire.hub.names import Names, Search, name_cost
 from polywire.hub.outbox import Outbox
 from polywire.hub.routes import Subscription
+from polywire.hub.trie import Names, Search, name_cost
 from polywire.hub.work import DONE, MORE, WAIT, Job, Work
 
 MAX_MESSAGES: Final = 1_000_000

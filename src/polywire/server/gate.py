@@ -22,7 +22,7 @@ from polywire.security.credentials import Credentials
 from polywire.server.address import WILDCARDS, Address, refusal
 from polywire.server.config import Config
 from polywire.server.config.admission import Admission
-from polywire.server.config.checks import queue_policies
+from polywire.server.config.loader import queue_policies
 from polywire.server.logs import Refusals, Seldom, SeldomEach
 
 if TYPE_CHECKING:

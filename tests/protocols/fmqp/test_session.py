@@ -5,9 +5,9 @@ import pytest
 from polywire.hub.access import AccessRule, AccessRules
 from polywire.hub.channels import from_stars
 from polywire.hub.message import Message
-from polywire.hub.names import name_cost
 from polywire.hub.peer import Limits, Refused
 from polywire.hub.recorder import Recorder as HubRecorder
+from polywire.hub.trie import name_cost
 from polywire.journal.committer import BatchMaker
 from polywire.protocols.fmqp.delivery import CLIENTS, MESSAGES, BrokerInfo
 from polywire.protocols.fmqp.frames import (

@@ -14,9 +14,9 @@ from polywire.hub.channels import ANY, from_stars
 from polywire.hub.client import Client
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Message
-from polywire.hub.names import name_cost
 from polywire.hub.peer import Limits, Login, Peer, Refusal
 from polywire.hub.recorder import Runs
+from polywire.hub.trie import name_cost
 from polywire.protocols.fmqp.connection import Connection
 from polywire.protocols.fmqp.delivery import FmqpConsumer, FmqpSubscription, FmqpWatcher
 from polywire.protocols.fmqp.frames import (

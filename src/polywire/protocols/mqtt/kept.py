@@ -22,12 +22,12 @@ from polywire.hub.channels import from_mqtt
 from polywire.hub.client import UNENCODABLE, Counters
 from polywire.hub.hub import SHOWN, Hub, is_queue
 from polywire.hub.message import Message
-from polywire.hub.names import name_cost
 from polywire.hub.outbox import Nowhere, Outbox, Timer
 from polywire.hub.peer import Limits
 from polywire.hub.queues import Delivery
 from polywire.hub.recorder import Recorder
 from polywire.hub.routes import Subscription
+from polywire.hub.trie import name_cost
 from polywire.hub.work import DONE, MORE, Job
 from polywire.journal.state import UNRECORDED, session_about
 from polywire.protocols.mqtt.connection import OVERHEAD, Receiver, Sender, footprint

@@ -18,10 +18,10 @@ from polywire.hub.access import PUBLISH, Identity
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
-from polywire.hub.names import name_cost
 from polywire.hub.outbox import Timer
 from polywire.hub.peer import Limits, Login, Peer, Refusal, Refused
 from polywire.hub.recorder import Runs
+from polywire.hub.trie import name_cost
 from polywire.hub.work import DONE, WAIT, Job
 from polywire.protocols.mqtt.connection import Connection
 from polywire.protocols.mqtt.delivery import Outgoing, Subscriptions
