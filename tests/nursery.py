@@ -168,7 +168,8 @@ class Forks:
         for each in others:
             os.close(each)
         self._running[child] = status
-        os.write(status, child.to_bytes(4, "big"))
+        with contextlib.suppress(BrokenPipeError):  # a hub that was killed after it asked
+            os.write(status, child.to_bytes(4, "big"))
         return True
 
     def _be(self, request: dict[str, object], descriptors: dict[int, int], status: int) -> None:
