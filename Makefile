@@ -17,6 +17,7 @@ MINUTES ?= 20
 SEED ?=
 HOT_SOURCES := $(shell find src/polywire -name '*.py')
 INSTALLED := $(VENV)/.installed
+NODE_TOOLS := clients/javascript/node_modules/.package-lock.json
 BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 
 .PHONY: help setup lock build proto docs site test lint format conformance fuzz faults soak bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run package clean
@@ -24,7 +25,7 @@ BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
-setup: $(BUILT) ## create .venv with everything the other targets need, including compiled modules
+setup: $(BUILT) $(NODE_TOOLS) ## create .venv with everything the other targets need, including compiled modules
 	@tools/debian-packages
 	@$(BIN)/python -c 'import polywire; c = polywire.compiled(); print(f"polywire {polywire.__version__} in $(VENV): {sum(c.values())} of {len(c)} hot modules compiled")'
 
@@ -51,6 +52,12 @@ $(BUILT): $(INSTALLED) $(HOT_SOURCES)
 	@rm build/.begun
 	@find src -name "*.so" -exec touch {} + # an unchanged module is not rebuilt, but is up to date
 	@touch $@
+
+$(NODE_TOOLS): clients/javascript/package-lock.json
+	@if ! command -v npm >/dev/null; then echo "npm is not installed: tests of the JavaScript client will be skipped" >&2; \
+	 else echo "installing the JavaScript client's development tools"; \
+	    { npm ci --prefix $(dir $<) --no-audit --no-fund --loglevel error >/dev/null && touch $@; } || \
+	    echo "npm could not install them; the tests that use them will be skipped" >&2; fi
 
 build: $(BUILT) ## compile the hot modules in place (not with POLYWIRE_PURE=1)
 
@@ -129,7 +136,7 @@ package: $(INSTALLED) ## wheel and sdist into dist, each installed and used in a
 	@$(BIN)/python tools/smoke_package.py dist
 
 clean: ## remove everything the other targets created
-	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache fuzz/corpus fuzz/crashes
+	@rm -rf $(VENV) build dist clients/javascript/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache fuzz/corpus fuzz/crashes
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@find src -name '*.so' -delete
 	@rm -rf src/*.egg-info
