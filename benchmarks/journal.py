@@ -31,7 +31,9 @@ ROWS = 10_000_000
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
     """A folder on the project's disk, gone afterwards."""
-    path = Path(tempfile.mkdtemp(prefix=".bench-journal-", dir=Path.cwd()))
+    build = Path.cwd() / "build"
+    build.mkdir(exist_ok=True)
+    path = Path(tempfile.mkdtemp(prefix="bench-journal-", dir=build))
     try:
         yield path
     finally:
