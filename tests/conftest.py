@@ -59,6 +59,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End hubs and JVMs whose test was interrupted."""
+    gc.unfreeze()  # otherwise DuckDB reports all it has as leaked when the process ends
     if not hasattr(config, "workerinput") and sys.platform == "linux":
         while left := _children():
             for process in left:
