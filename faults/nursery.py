@@ -2,8 +2,8 @@
 
 They are real but for what the driver has to see and do: the time of day is moved by a number in a shared file, and each
 ``fsync`` leaves a line that says how much of which file is safe, which is what a power cut would have to leave.
-Snapshots and compactions are forked too, and at the priority of everyone else: on a busy machine they would hardly ever
-get as far as being killed.
+Snapshots and compactions have the priority of everyone else: on a busy machine they would hardly ever get far enough to
+be killed.
 """
 
 import importlib
@@ -11,19 +11,16 @@ import mmap
 import os
 import socket
 import struct
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Self
 
 from tests.hub_process import LISTEN, HubProcess
-from tests.nursery import COMMAND, WARM, Forks, Nursery, ask, readable, warm
+from tests.nursery import COMMAND, Forks, Nursery
+from tests.nursery import prepare as prepare_hubs
 
 SHARED, SYNCED = "shared", "synced"
-HOUSEKEEPING = ("polywire.journal.snapshots", "polywire.journal.compaction")
-"""What does the work that hubs leave to processes of their own."""
 
 
 class Hubs:
@@ -102,51 +99,9 @@ def _watch(folder: Path) -> None:
     vars(os).update(hooks)
 
 
-class _Apart:
-    """A process of housekeeping, forked by the nursery, with the face of ``subprocess.Popen``."""
-
-    line: socket.socket
-
-    def __init__(self, command: list[str], *, stdin: int, **_: object) -> None:
-        output, errors = os.pipe(), os.pipe()
-        words = command[3:]  # after the interpreter, -c and what it runs
-        self._process = ask(self.line, words[0], words, {0: stdin, 1: output[1], 2: errors[1]})
-        os.close(output[1])
-        os.close(errors[1])
-        self.pid = self._process.pid
-        self.returncode: int | None = None
-        self._open = [output[0], errors[0]]
-        self._said = dict.fromkeys(self._open, b"")
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self._open:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready = readable(self._open, left)
-            if not ready:
-                raise subprocess.TimeoutExpired("polywire", timeout or 0)
-            for descriptor in ready:
-                if data := os.read(descriptor, 65536):
-                    self._said[descriptor] += data
-                else:
-                    os.close(descriptor)
-                    self._open.remove(descriptor)
-        self.returncode = self._process.wait(timeout)
-        output, errors = self._said.values()
-        return output.decode(), errors.decode()
-
-
 def prepare(line: socket.socket, words: Sequence[str]) -> Forks:
-    """Hubs whose clock and disk are watched, and which can ask for processes themselves."""
+    """Hubs whose clock and disk are watched."""
     _watch(Path(words[0]))
-    warm((*WARM, *HOUSEKEEPING))
-    hubs, _Apart.line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    housekeeping = importlib.import_module("polywire.journal.housekeeping")
-    vars(housekeeping)["subprocess"] = SimpleNamespace(
-        PIPE=subprocess.PIPE, Popen=_Apart, TimeoutExpired=subprocess.TimeoutExpired
-    )
+    forks = prepare_hubs(line, ())
     vars(importlib.import_module("polywire.journal.compaction"))["_be_modest"] = lambda: None
-    return Forks(line, hubs)
+    return forks

@@ -1,7 +1,8 @@
 """Programs that start in a moment: a process that has imported everything forks one whenever it is asked.
 
 Importing takes most of the start of a hub or a command, and tests start hundreds of them. A forked one is the real
-program: its own ``main`` with its arguments, in a process of its own. Tests of the start itself run Python instead.
+program: its own ``main`` with its arguments, in a process of its own. So are the processes that a hub leaves snapshots
+and compactions to. Tests of the start itself run Python instead.
 """
 
 import contextlib
@@ -17,8 +18,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 from polywire.memory import leave_out_pandas
 
@@ -28,6 +31,9 @@ IMPORT_SECONDS = 180.0
 COMMAND = "polywire.cli.main"
 WARM = (COMMAND, "polywire.server.server", "polywire.server.ingest", "polywire.server.restoration", "uvloop")
 """What a hub and a command import."""
+
+HOUSEKEEPING = ("polywire.journal.snapshots", "polywire.journal.compaction")
+"""What does the work that hubs leave to processes of their own."""
 
 KILLED = -signal.SIGKILL
 """The exit code of a program whose nursery has gone."""
@@ -234,10 +240,52 @@ def warm(modules: Sequence[str]) -> None:
     gc.freeze()
 
 
+class Apart:
+    """A process of housekeeping, forked by the nursery, with the face of ``subprocess.Popen``."""
+
+    line: socket.socket
+
+    def __init__(self, command: list[str], *, stdin: int, **_: object) -> None:
+        output, errors = os.pipe(), os.pipe()
+        words = command[3:]  # after the interpreter, -c and what it runs
+        self._process = ask(self.line, words[0], words, {0: stdin, 1: output[1], 2: errors[1]})
+        os.close(output[1])
+        os.close(errors[1])
+        self.pid = self._process.pid
+        self.returncode: int | None = None
+        self._open = [output[0], errors[0]]
+        self._said = dict.fromkeys(self._open, b"")
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._open:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = readable(self._open, left)
+            if not ready:
+                raise subprocess.TimeoutExpired("polywire", timeout or 0)
+            for descriptor in ready:
+                if data := os.read(descriptor, 65536):
+                    self._said[descriptor] += data
+                else:
+                    os.close(descriptor)
+                    self._open.remove(descriptor)
+        self.returncode = self._process.wait(timeout)
+        output, errors = self._said.values()
+        return output.decode(), errors.decode()
+
+
 def prepare(line: socket.socket, _: Sequence[str]) -> Forks:
-    """For hubs and commands as they are."""
-    warm(WARM)
-    return Forks(line)
+    """For hubs and commands. Their housekeeping asks for processes itself."""
+    warm((*WARM, *HOUSEKEEPING))
+    hubs, Apart.line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    housekeeping = importlib.import_module("polywire.journal.housekeeping")
+    vars(housekeeping)["subprocess"] = SimpleNamespace(
+        PIPE=subprocess.PIPE, Popen=Apart, TimeoutExpired=subprocess.TimeoutExpired
+    )
+    return Forks(line, hubs)
 
 
 @functools.cache
