@@ -222,6 +222,14 @@ def test_a_reader_sees_more_when_it_refreshes(tmp_path: Path) -> None:
     assert column(journal.scan()) == list(range(12))
 
 
+def test_what_was_added_before_the_writer_ended_is_read_though_its_files_were_listed_before(tmp_path: Path) -> None:
+    with Log(tmp_path, node=NODE) as log:
+        log.append(rows(0, 10), state=False)
+        journal = polywire.journal.open(tmp_path)
+        log.append(rows(10, 10), state=False)
+    assert [n for batch in journal.scan(["offset"]) for n in batch.column(0).to_pylist()] == [*range(20)]
+
+
 def test_following_gives_what_is_there_and_then_what_is_added(tmp_path: Path) -> None:
     stop = threading.Event()
     with Log(tmp_path, node=NODE) as log:

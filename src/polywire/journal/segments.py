@@ -266,7 +266,7 @@ class ArrowSegment:
             self._find_lost([], [], self.entries[-1].end if self.entries else 0)
             return
         if not (known and self._complete(known)):
-            self._measure()
+            self._measure(known or [])
         if known and self._complete(known):
             self.entries = known
             self.ended = known[-1].end < self.size
@@ -274,9 +274,13 @@ class ArrowSegment:
         else:
             self._look(known or [])
 
-    def _measure(self) -> None:
-        """A list of files is not of one moment: if there is a segment after this one, it is longer than listed."""
-        if not self.newest:
+    def _measure(self, known: list[Entry]) -> None:
+        """A list of files is not of one moment.
+
+        A segment may be longer than listed if there is one after it, or if its index knows of more: its writer has
+        added that since, and has ended.
+        """
+        if not self.newest or (known and known[-1].end > self.size):
             with self.storage.open(self.name) as file:
                 self.size = file.size()
 
