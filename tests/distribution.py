@@ -4,9 +4,13 @@ The tests of a file go to the same worker, so that what they share (a hub, a sit
 that share a Spark session are one unit. What takes long and shares nothing is a unit by itself. Units that take long
 come first: one that came last would leave all other workers without anything to do.
 
+There are three workers for two processors (``-n auto``), as tests wait much of their time: for a timeout, a
+pause, a program that starts.
+
 ``--dist=loadgroup`` would do, but pytest-xdist 3.8 forgets the groups under pytest 9.2 without a word.
 """
 
+import os
 from typing import Any
 
 import pytest
@@ -19,18 +23,19 @@ ALONE = (
     "tests/demo/test_story.py",
     "tests/docs/test_walkthroughs.py",
     "tests/pipeline/test_cluster.py",
+    "tests/pipeline/test_exactly_once.py",
 )
-"""Files whose tests share nothing."""
+"""Files whose tests share nothing, or would make a unit that all others are done before."""
 
 PAGE_WITH_SPARK = "tests/docs/test_walkthroughs.py::test_a_page_that_starts_spark_works_as_it_is_written"
 
 LONGEST = (
     "tests/pipeline/test_exactly_once.py",
     f"{PAGE_WITH_SPARK}[tutorials/data-engineer.md]",
-    "tests/demo/",
     "tests/pipeline/test_cluster.py",
-    PAGE_WITH_SPARK,
     "tests/pipeline/",
+    "tests/demo/",
+    PAGE_WITH_SPARK,
     "tests/faults/",
     "tests/fuzz/",
     "tests/docs/",
@@ -42,6 +47,10 @@ LONGEST = (
     "tests/benchmarks/",
 )
 """How tests begin that come first, the longest before the others; then comes the rest."""
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) * 3 // 2
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "Units":
