@@ -18,9 +18,10 @@ SEED ?=
 HOT_SOURCES := $(shell find src/polywire -name '*.py')
 INSTALLED := $(VENV)/.installed
 NODE_TOOLS := clients/javascript/node_modules/.package-lock.json
+SPARK := $(VENV)/.spark/classes
 BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 
-.PHONY: help setup lock build proto docs site test lint format conformance fuzz faults soak bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run package clean
+.PHONY: help setup lock build proto docs site prepare test lint format conformance fuzz faults soak bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -64,7 +65,14 @@ build: $(BUILT) ## compile the hot modules in place (not with POLYWIRE_PURE=1)
 proto: $(INSTALLED) ## generate the protobuf modules from their .proto files
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src $$(find src -name '*.proto')
 
-test: setup ## run all tests, the conformance table and a few seconds of fuzzing; TESTS=… selects tests
+$(SPARK): $(INSTALLED) tests/spark_home.py | $(BUILT)
+	@echo "making the tests' Spark, which starts faster"
+	@$(BIN)/python -m tests.spark_home
+
+prepare: setup $(SPARK) ## make what the processes of a test run share: a Spark that starts faster, compiled tests
+	@$(BIN)/python -m pytest --collect-only -q | tail -1
+
+test: setup $(SPARK) ## run all tests, the conformance table and a second of fuzzing each codec; TESTS=… selects tests
 	@$(BIN)/python -m pytest -n $(WORKERS) $(or $(TESTS),--conformance)
 
 lint: $(INSTALLED) ## ruff, mypy strict, import contracts, import cycles

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from polywire.compilation import hot_modules, pure_wanted
+from tests import spark_home
 
 pytest_plugins = ["tests.conformance.report", "tests.distribution"]
 
@@ -21,8 +22,8 @@ pytest_plugins = ["tests.conformance.report", "tests.distribution"]
 settings.register_profile("polywire", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("polywire")
 
-# The JVMs of tests live for seconds: compiling their code for the long run would take longer than it saves.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+for name, value in spark_home.environment().items():
+    os.environ.setdefault(name, value)
 
 
 def pytest_sessionstart() -> None:

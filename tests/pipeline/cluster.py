@@ -13,6 +13,7 @@ from pathlib import Path
 import pyspark
 
 from polywire.pipeline.spark import find_java
+from tests.spark_home import OPTIONS
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 PATIENCE = 90.0
@@ -42,6 +43,7 @@ def _started(arguments: list[str], sign: str) -> Iterator[str]:
         "PYSPARK_PYTHON": sys.executable,
     }
     environment["SPARK_DAEMON_MEMORY"] = "256m"
+    environment["SPARK_DAEMON_JAVA_OPTS"] = OPTIONS
     process = subprocess.Popen(  # noqa: S603 - our own package
         [SPARK_CLASS, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
     )

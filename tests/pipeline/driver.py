@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from polywire.pipeline.runner import Job, Runner
-from polywire.pipeline.spark import LOGGING, spark_session
+from polywire.pipeline.spark import spark_session
 from polywire.pipeline.tables import TABLES
 
 
@@ -40,9 +40,7 @@ def main() -> None:
     parser.add_argument("hub")
     parser.add_argument("--once", action="store_true")
     options = parser.parse_args()
-    # It does not live long enough for code to be compiled well.
-    java = f"-Xss8m -Dlog4j2.configurationFile={LOGGING.as_uri()} -XX:TieredStopAtLevel=1"
-    spark = spark_session(app="killed", master="local[2]", memory="1g", conf={"spark.driver.extraJavaOptions": java})
+    spark = spark_session(app="killed", master="local[2]", memory="1g")
     runner = Runner(spark, Job(options.journal, options.lake, TABLES, trigger="100ms", once=options.once))
     back = publish_back(spark, options)
     runner.start()

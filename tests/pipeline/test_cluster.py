@@ -11,12 +11,18 @@ from polywire.pipeline.query import Questions
 from tests.pipeline.cluster import cluster
 from tests.pipeline.storage import BUCKET, object_storage
 from tests.pipeline.traffic import messages, write_journal
+from tests.spark_home import OPTIONS
 
 pytestmark = pytest.mark.timeout(400)
 
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 SCRIPT = Path(__file__).parents[2] / "examples" / "spark_submit.py"
-SMALL = ["spark.executor.memory=512m", "spark.sql.shuffle.partitions=2", "spark.driver.host=127.0.0.1"]
+SMALL = [
+    "spark.executor.memory=512m",
+    f"spark.executor.extraJavaOptions={OPTIONS}",
+    "spark.sql.shuffle.partitions=2",
+    "spark.driver.host=127.0.0.1",
+]
 
 
 def rows_of(lake: str, table: str, options: dict[str, str]) -> int:

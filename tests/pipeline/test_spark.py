@@ -1,12 +1,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 import polywire
-from polywire.pipeline.spark import local_cores
+from polywire.pipeline.spark import find_java, local_cores
+from tests.spark_home import ARCHIVE, HOME, OPTIONS
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -44,6 +46,16 @@ def test_a_start_that_fails_says_why() -> None:
     done = python("import polywire; polywire.spark_session(conf={'spark.driver.memory': 'lots'})")
     assert "SparkStartError: Spark did not start; its last output: " in done.stderr
     assert "lots" in done.stderr
+
+
+@pytest.mark.skipif(not ARCHIVE.exists(), reason="there is no archive of classes: run 'make prepare'")
+def test_the_spark_of_tests_takes_its_classes_from_their_archive(tmp_path: Path) -> None:
+    loaded = tmp_path / "loaded"
+    environment = {**os.environ, "JAVA_HOME": str(find_java()), "SPARK_HOME": str(HOME)}
+    environment["SPARK_SUBMIT_OPTS"] = f"{OPTIONS} -Xlog:class+load:file={loaded}"
+    subprocess.run([HOME / "bin" / "spark-submit", "--version"], check=True, capture_output=True, env=environment)  # noqa: S603 - ours
+    (line,) = (line for line in loaded.read_text().splitlines() if " org.apache.spark.deploy.SparkSubmit " in line)
+    assert line.endswith("source: shared objects file (top)")
 
 
 @pytest.mark.parametrize(
