@@ -111,16 +111,16 @@ def test_what_the_driver_does_not_see_is_never_committed(table: LakeTable) -> No
 def test_of_two_drivers_with_the_same_batch_one_commits_it(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     add(table, 0)
     other = LakeTable(table.storage, "t")
-    looked = LakeTable.holds
+    looked = LakeTable._held
 
-    def slow(self: LakeTable, which: Batch) -> bool:
-        found = looked(self, which)
+    def slow(self: LakeTable, opened: DeltaTable, which: Batch) -> bool:
+        found = looked(self, opened, which)
         if self is table and not found:
             monkeypatch.undo()
             assert add(other, 1)  # just between the look and the commit
         return found
 
-    monkeypatch.setattr(LakeTable, "holds", slow)
+    monkeypatch.setattr(LakeTable, "_held", slow)
     assert not add(table, 1)
     assert numbers(table) == [0, 1]
 

@@ -34,8 +34,14 @@ def octets(rows: DataFrame) -> DataFrame:
     return days.groupBy("channel", "day").sum("size").toDF("channel", "day", "octets")
 
 
+@table(after="messages")
+def spoken(rows: DataFrame) -> DataFrame:
+    """Texts of messages to some channels."""
+    return rows.filter("channel like 'c/%'").select("channel", "text")
+
+
 def job(folder: Path, *wanted: str, once: bool = True, **options: str) -> Job:
-    known = {**TABLES, "octets": octets}
+    known = {**TABLES, "octets": octets, "spoken": spoken}
     return Job(
         str(folder / "journal"), str(folder / "lake"), known, wanted, once=once, trigger="100ms", options=options
     )
@@ -56,18 +62,22 @@ def test_tables_of_ours_and_of_others_are_written_once_over_many_runs(spark: Spa
         assert (found.columns, found.rows) == (["channel", "octets"], [("a/b", 20), ("c/0", 5), ("c/1", 5)])
         assert found.notes == []
     assert questions.ask("SELECT count(*) AS n FROM messages").rows == [(30,)]
+    assert questions.ask("SELECT channel, max(text) FROM spoken GROUP BY channel ORDER BY channel").rows == [
+        ("c/0", "4"),
+        ("c/1", "4"),
+    ]
     (status,) = read_statuses(Notes(lake))
     assert (status.state, status.batch, status.place) == ("ended", 1, {"journal": 30})
-    assert status.tables == ("messages", "octets")
+    assert status.tables == ("messages", "octets", "spoken")
     assert seen[-1][0].rows == 15
-    with pytest.raises(PipelineError, match=r"nothing.*tables: messages, octets"):
+    with pytest.raises(PipelineError, match=r"nothing.*tables: messages, octets, spoken"):
         questions.ask("SELECT * FROM nothing")
     with pytest.raises(PipelineError, match='for the column of this name write it in double quotes: "offset"'):
         questions.ask("SELECT ts FROM messages ORDER BY offset")
     with pytest.raises(PipelineError, match=r'"chanel" not found.* "channel"'):
         questions.ask("SELECT chanel FROM messages")
     questions.close()
-    with pytest.raises(PipelineError, match=r"nothing.*tables: messages, octets"):
+    with pytest.raises(PipelineError, match=r"nothing.*tables: messages, octets, spoken"):
         ask_spark(spark, Lake(lake, known), "SELECT * FROM nothing", 10)
 
 

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from polywire.pipeline.errors import PipelineError
-from polywire.pipeline.runner import arrange, closure
+from polywire.pipeline.runner import arrange, closure, forget_state
 from polywire.pipeline.status import Notes
 from polywire.pipeline.table import Table
 
@@ -66,6 +66,14 @@ def test_what_is_made_of_a_table_can_not_come_after_it(tmp_path: Path) -> None:
     arranged(tables(), notes)
     with pytest.raises(PipelineError, match="use another lake"):
         arranged(tables(Table("late", same, "", after="state")), notes)
+
+
+def test_the_state_of_an_earlier_release_is_not_in_the_way(tmp_path: Path) -> None:
+    for name in ("offsets", "state/0/0"):
+        (tmp_path / name).mkdir(parents=True)
+    for _ in range(2):
+        forget_state(f"file://{tmp_path}")
+        assert [path.name for path in tmp_path.iterdir()] == ["offsets"]
 
 
 def test_a_table_there_is_not_is_told_with_those_there_are() -> None:

@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 from pyarrow import fs
 
 from polywire.pipeline.errors import LakeError
-from polywire.pipeline.files import LARGE, ROW_GROUP, DataFile, FilePlace, OpenFile, Storage, sync_path
+from polywire.pipeline.files import LARGE, ROW_GROUP, DataFile, FilePlace, OpenFile, Storage, folders_of, sync_path
 
 LOG: Final = "_delta_log"
 
@@ -158,14 +158,15 @@ class LakeTable:
     def committed(self, query: str) -> tuple[int, int]:
         """The last batch of a query that is wholly there, and its identity; -1 for none."""
         opened = self.opened()
-        if opened is None:
-            return -1, 0
-        number = opened.transaction_version(query)
-        return -1 if number is None else number, opened.transaction_version(query + OFFSETS) or 0
+        return (-1, 0) if opened is None else _last_batch(opened, query)
 
     def holds(self, batch: Batch) -> bool:
         """Whether a batch is there already. A lost checkpoint gives old numbers to other rows, which is an error."""
-        done, identity = self.committed(batch.query)
+        opened = self.opened()
+        return opened is not None and self._held(opened, batch)
+
+    def _held(self, opened: DeltaTable, batch: Batch) -> bool:
+        done, identity = _last_batch(opened, batch.query)
         if batch.number > done:
             return False
         if batch.number < done or (identity and batch.identity and identity != batch.identity):
@@ -181,11 +182,15 @@ class LakeTable:
     def append(self, files: Sequence[DataFile], schema: str, partition_by: Sequence[str], batch: Batch) -> bool:
         """Add a batch, unless it is there. Returns whether it was added."""
         noted = {"query": batch.query, "batch": batch.number, **(batch.offsets or {})}
-        self._widen(schema)
-        for _ in range(TRIES):
+        self._sync_folders(files)
+        for again in range(TRIES):
             with self._lock:  # no other thread may move on in between
-                if self.holds(batch):
+                # What was seen last will do at first: where another process has moved on, the transaction fails.
+                known = self._opened if self._opened is not None and not again else self.opened()
+                if known is not None and self._held(known, batch):
                     return False
+                if known is not None:
+                    self._widen(schema, known)
                 if self._tried([added(file) for file in files], schema, partition_by, noted, batch.transactions()):
                     return True
         raise LakeError(self.name, "other processes kept committing to it; try again")
@@ -206,7 +211,10 @@ class LakeTable:
         A function chooses among the files there are at that moment. Of a list all must still be there, else
         ``FilesChangedError`` is raised. ``changes``: whether the table has other rows than before.
         """
-        self._widen(schema)
+        self._sync_folders(files)
+        opened = self.opened()
+        if opened is not None:
+            self._widen(schema, opened)
         for _ in range(TRIES):
             with self._lock:  # as above
                 there = self.files()
@@ -279,16 +287,16 @@ class LakeTable:
         self._sync_log(0)
         return True
 
-    def _widen(self, schema: str) -> None:
+    def _widen(self, schema: str, opened: DeltaTable) -> None:
         """Give the table the columns that are new in some rows, before these come."""
-        known = self.schema()
-        if known is None or known == schema:
+        known = opened.schema().to_json()
+        if known == schema:
             return
         new, fewer = compared(self.name, known, schema)
+        if not new and not fewer:
+            return
         with self._lock:
-            opened = self.opened()
-            if opened is None or (not new and not fewer):
-                return
+            opened.update_incremental()
             before = opened.version()
             if new:
                 fields = [deltalake.Field.from_json(json.dumps(one)) for one in new]
@@ -298,6 +306,10 @@ class LakeTable:
             opened.update_incremental()
             for version in range(before + 1, opened.version() + 1):
                 self._sync_log(version)
+
+    def _sync_folders(self, files: Sequence[DataFile]) -> None:
+        if self._durable and files:
+            self.storage.sync(*folders_of(files))
 
     def _sync_log(self, version: int) -> None:
         if self._durable and self.storage.local is not None:
@@ -374,12 +386,17 @@ class LakeTable:
             with pq.ParquetFile(f"{root}/{file.path}", filesystem=files) as parquet:
                 for batch in parquet.iter_batches(ROW_GROUP):
                     writer.write(_fitted(batch, schema))
-                    if writer.octets >= LARGE:
+                    if writer.size >= LARGE:
                         made.append(writer.close())
                         writer = OpenFile(place, chosen[0].path.rpartition("/")[0], chosen[0].partition)
         if writer.rows:
             made.append(writer.close())
         return made
+
+
+def _last_batch(opened: DeltaTable, query: str) -> tuple[int, int]:
+    number = opened.transaction_version(query)
+    return -1 if number is None else number, opened.transaction_version(query + OFFSETS) or 0
 
 
 def _reason(error: Exception) -> str:
@@ -464,12 +481,12 @@ def lots(files: Sequence[DataFile], least: int) -> Iterator[list[DataFile]]:
     """
     small = sorted((file for file in files if file.size < LARGE), key=lambda file: file.size)
     lot: list[DataFile] = []
-    octets = 0
+    size = 0
     for file in small:
-        if len(lot) >= max(least, 2) and (file.size > octets or octets + file.size > 2 * LARGE):
+        if len(lot) >= max(least, 2) and (file.size > size or size + file.size > 2 * LARGE):
             break
         lot.append(file)
-        octets += file.size
+        size += file.size
     if len(lot) >= max(least, 2):
         yield sorted(lot, key=lambda file: file.path)  # in the order they were written
 

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from polywire.pipeline.columns import coded
 from polywire.pipeline.errors import LakeError, OptionError
 
 PREFIXES: Final = ("aws_", "s3_")
@@ -89,6 +90,21 @@ class Storage:
         if self.local is not None:
             for path in paths:
                 sync_path(f"{self.uri}/{path}")
+
+    def write(self, name: str, content: bytes | pa.Buffer) -> None:
+        """Write a file: readers find it as a whole or not at all, also after a power cut."""
+        files, root = self.open()
+        if self.local is None:  # an object there is whole once it is there
+            with files.open_output_stream(f"{root}/{name}") as stream:
+                stream.write(content)
+            return
+        os.makedirs(root, exist_ok=True)  # noqa: PTH103 - a string, as Arrow takes it
+        fresh = f".{name}.{uuid.uuid4().hex}"
+        with files.open_output_stream(f"{root}/{fresh}") as stream:
+            stream.write(content)
+        self.sync(fresh)
+        files.move(f"{root}/{fresh}", f"{root}/{name}")
+        self.sync(".")
 
     def for_delta(self) -> dict[str, str]:
         """The options as Delta's own reader of storages takes them."""
@@ -204,10 +220,11 @@ class OpenFile:
     folder: str
     partition: Mapping[str, str | None]
     rows: int = 0
-    octets: int = 0
+    size: int = 0
+    """In bytes, about."""
     held: list[pa.RecordBatch] = field(default_factory=list)
     held_rows: int = 0
-    held_octets: int = 0
+    held_bytes: int = 0
     writer: pq.ParquetWriter | None = None
     target: pa.NativeFile | None = None
     path: str = ""
@@ -217,15 +234,15 @@ class OpenFile:
         self.held.append(batch)
         self.rows += batch.num_rows
         self.held_rows += batch.num_rows
-        self.held_octets += batch.nbytes
-        if self.held_rows >= ROW_GROUP or self.held_octets >= HELD:
+        self.held_bytes += batch.nbytes
+        if self.held_rows >= ROW_GROUP or self.held_bytes >= HELD:
             self._write_group()
 
     def _write_group(self) -> None:
         # Whatever these rows are, later ones of the same column may be null.
         table = pa.Table.from_batches(self.held)
         table = table.cast(pa.schema([column.with_nullable(nullable=True) for column in table.schema]))
-        self.held, self.held_rows, self.held_octets = [], 0, 0
+        self.held, self.held_rows, self.held_bytes = [], 0, 0
         if self.writer is None:
             coded: Any = [name for name in table.schema.names if name not in self.place.varied]
             self.writer = pq.ParquetWriter(
@@ -237,7 +254,7 @@ class OpenFile:
                 store_schema=False,
             )
         self.writer.write_table(table, row_group_size=ROW_GROUP)
-        self.octets += table.nbytes // PACKED
+        self.size += table.nbytes // PACKED
 
     def _target(self) -> pa.NativeFile:
         if self.place.by_content:
@@ -255,7 +272,7 @@ class OpenFile:
         return files.open_output_stream(f"{root}/{self.path}")
 
     def close(self) -> DataFile:
-        """Finish the file, and see to it that it is on the disk."""
+        """Finish the file, and see to it that it is on the disk; its directory is synced with the transaction."""
         if self.held:
             self._write_group()
         assert self.writer is not None  # noqa: S101 - it has rows
@@ -267,12 +284,8 @@ class OpenFile:
             self.target.write(content)
         size = self.target.tell()
         self.target.close()
-        _, root = self.place.storage.open()
-        if self.place.durable and self.place.storage.local is not None:
-            sync_path(f"{root}/{self.path}")
-            folders = self.folder.split("/") if self.folder else []
-            for depth in range(len(folders), -1, -1):
-                sync_path("/".join([root, *folders[:depth]]))
+        if self.place.durable:
+            self.place.storage.sync(self.path)
         metadata = self.writer.writer.metadata
         return DataFile(self.path, size, metadata.num_rows, self.partition, statistics(metadata))
 
@@ -337,65 +350,92 @@ _WRITTEN: Final = pa.schema(
 )
 
 
-class FileWriter:
-    """For ``mapInArrow``: writes the rows of a task to files, and gives a row for each of these.
+class TableWriter:
+    """Writes rows of a table to files, a file at a time for each combination of what they are partitioned by.
 
-    ``name`` is whose rows they are. The columns of ``partition_by`` become directories, ``day=…/protocol=…``.
+    The columns of ``partition_by`` become directories, ``day=…/protocol=…``.
     """
 
-    def __init__(self, name: str, place: FilePlace, partition_by: Sequence[str]) -> None:
-        self.name = name
-        self.place = place
-        self.partition_by = tuple(partition_by)
+    def __init__(self, place: FilePlace, partition_by: Sequence[str]) -> None:
+        self._place = place
+        self._partition_by = tuple(partition_by)
+        self._opened: dict[tuple[str | None, ...], OpenFile] = {}
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of a task."""
-        opened: dict[tuple[str | None, ...], OpenFile] = {}
-        for batch in batches:
-            for values, rows in self._parts(batch):
-                file = opened.get(values)
-                if file is None:
-                    if len(opened) >= OPEN_FILES:
-                        yield self._reported(opened.pop(next(iter(opened))))
-                    file = opened[values] = self._opened(values)
-                file.write(rows)
-                if file.octets >= LARGE:
-                    yield self._reported(opened.pop(values))
-        for file in opened.values():
-            yield self._reported(file)
+    def write(self, batch: pa.RecordBatch) -> Iterator[DataFile]:
+        """Add rows. Files that are finished are given back."""
+        for values, rows in self._parts(batch):
+            file = self._opened.get(values)
+            if file is None:
+                if len(self._opened) >= OPEN_FILES:
+                    yield self._opened.pop(next(iter(self._opened))).close()
+                file = self._opened[values] = self._new(values)
+            file.write(rows)
+            if file.size >= LARGE:
+                yield self._opened.pop(values).close()
 
-    def _opened(self, values: tuple[str | None, ...]) -> OpenFile:
-        partition = dict(zip(self.partition_by, values, strict=True))
+    def close(self) -> Iterator[DataFile]:
+        """Finish the others."""
+        for file in self._opened.values():
+            yield file.close()
+        self._opened.clear()
+
+    def _new(self, values: tuple[str | None, ...]) -> OpenFile:
+        partition = dict(zip(self._partition_by, values, strict=True))
         folder = "/".join(f"{name}={_quoted(value)}" for name, value in partition.items())
-        return OpenFile(self.place, folder, partition)
+        return OpenFile(self._place, folder, partition)
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
         """The rows by the values of the columns that become directories."""
         if not batch.num_rows:
             return
-        if not self.partition_by:
+        if not self._partition_by:
             yield (), batch
             return
-        rest = batch.select([name for name in batch.schema.names if name not in self.partition_by])
-        keys = [batch.column(name).cast(pa.utf8()) for name in self.partition_by]
-        table = pa.Table.from_arrays(keys, names=list(self.partition_by))
-        combinations = table.group_by(list(self.partition_by), use_threads=False).aggregate([])
-        chosen = list(zip(*(combinations.column(name).to_pylist() for name in self.partition_by), strict=True))
-        if len(chosen) == 1:
-            yield chosen[0], rest
-            return
-        for values in chosen:
-            mask: Any = None
-            for key, value in zip(keys, values, strict=True):
-                found = key.is_null() if value is None else pc.equal(key, pa.scalar(value)).fill_null(fill_value=False)
-                mask = found if mask is None else pc.and_(mask, found)  # type: ignore[arg-type] # of booleans
-            yield values, rest.filter(mask)
+        rest = batch.select([name for name in batch.schema.names if name not in self._partition_by])
+        columns = [coded(batch.column(name)) for name in self._partition_by]
+        place = np.zeros(batch.num_rows, np.int64)
+        for column in columns:
+            place = place * (len(column.values) + 1) + column.codes + 1
+        values = [[*column.values.cast(pa.utf8()).to_pylist(), None] for column in columns]  # the last place is -1's
+        first = np.unique(place, return_index=True)[1]
+        for row in np.sort(first).tolist():
+            chosen = tuple(texts[column.codes[row]] for texts, column in zip(values, columns, strict=True))
+            yield chosen, rest if len(first) == 1 else rest.filter(pa.array(place == place[row]))
 
-    def _reported(self, file: OpenFile) -> pa.RecordBatch:
-        done = file.close()
-        row = {"name": self.name, "path": done.path, "size": done.size, "rows": done.rows}
-        row |= {"partition": json.dumps(done.partition), "stats": done.stats}
-        return pa.RecordBatch.from_pylist([row], schema=_WRITTEN)
+
+def write_rows(place: FilePlace, partition_by: Sequence[str], rows: pa.Table) -> list[DataFile]:
+    """Write all these rows, and give the files."""
+    writer = TableWriter(place, partition_by)
+    files = [file for batch in rows.to_batches() for file in writer.write(batch)]
+    return [*files, *writer.close()]
+
+
+class FileWriter:
+    """For ``mapInArrow``: writes the rows of a task to files, and gives a row for each of these.
+
+    ``name`` is whose rows they are.
+    """
+
+    def __init__(self, name: str, place: FilePlace, partition_by: Sequence[str]) -> None:
+        self._name = name
+        self._place = place
+        self._partition_by = tuple(partition_by)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        writer = TableWriter(self._place, self._partition_by)
+        for batch in batches:
+            yield from (self._told(file) for file in writer.write(batch))
+        yield from (self._told(file) for file in writer.close())
+
+    def _told(self, file: DataFile) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([report_of(self._name, file)], schema=_WRITTEN)
+
+
+def report_of(name: str, file: DataFile) -> dict[str, Any]:
+    """A file as a task reports it."""
+    row = {"name": name, "path": file.path, "size": file.size, "rows": file.rows}
+    return row | {"partition": json.dumps(file.partition), "stats": file.stats}
 
 
 def _quoted(value: str | None) -> str:
@@ -404,8 +444,19 @@ def _quoted(value: str | None) -> str:
 
 
 def reported(row: Any) -> DataFile:
-    """A file as a task reported it."""
+    """The file of a report."""
     return DataFile(row["path"], row["size"], row["rows"], json.loads(row["partition"]), row["stats"])
+
+
+def folders_of(files: Sequence[DataFile]) -> list[str]:
+    """The directories that have entries for these files, below that of the table, which is the last one."""
+    found = {"."}
+    for file in files:
+        folder = file.path.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return sorted(found, key=len, reverse=True)
 
 
 def check_visible(name: str, storage: Storage, found: Sequence[DataFile]) -> None:

@@ -32,7 +32,7 @@ LATEST: Final = "latest"
 
 COLUMNS: Final = tuple(PLAIN_SCHEMA.names)
 
-ROWS_PER_PARTITION: Final = 500_000
+ROWS_PER_PARTITION: Final = 1_000_000
 ROWS_PER_TRIGGER: Final = 4_000_000
 """About what two cores turn into tables in half a minute: a query that lags far behind still shows progress."""
 
@@ -52,6 +52,7 @@ SOURCE_OPTIONS: Final = (
     "maxRowsPerTrigger",
     "rowsPerPartition",
     "ticks",
+    "splits",
 )
 
 
@@ -74,6 +75,8 @@ class SourceOptions:
     rows_per_trigger: int
     rows_per_partition: int
     ticks: float | None
+    splits: int
+    """How many tasks a step is cut into at least, if these read the journal themselves; else 0."""
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -104,6 +107,7 @@ class SourceOptions:
             rows_per_trigger=number("maxRowsPerTrigger", given.get("maxrowspertrigger"), ROWS_PER_TRIGGER),
             rows_per_partition=number("rowsPerPartition", given.get("rowsperpartition"), ROWS_PER_PARTITION),
             ticks=seconds("ticks", given.get("ticks")),
+            splits=number("splits", given["splits"], 0) if "splits" in given else 0,
         )
 
 

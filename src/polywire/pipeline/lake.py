@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import reduce
 from pathlib import Path
@@ -52,12 +53,26 @@ from polywire.pipeline.files import (
     content_of,
     reported,
     statistics,
+    write_rows,
 )
-from polywire.pipeline.table import Table
+from polywire.pipeline.table import HeldParts, Table
 from polywire.pipeline.tables import TABLES
 
 COMMITTERS: Final = 4
 """How many tables are committed at once: much of it is waiting for the disk or the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Files that were written for a table, and the columns of their rows as JSON."""
+
+    files: list[DataFile]
+    schema: str
+
+
+def prefix_of(batch: Batch) -> str:
+    """What the names of the files of a batch begin with."""
+    return f"{batch.query}-{batch.number:010d}"
 
 
 class Lake:
@@ -93,23 +108,46 @@ class Lake:
 
     def write(self, rows: Mapping[str, DataFrame], batch: Batch) -> list[str]:
         """The same for several tables, in one job of Spark. Returns those it was added to."""
-        _check_query(batch.query)
         # All are looked at before the first one is written: a lost checkpoint must not change any.
-        missing = [name for name in rows if not self._written(name).holds(batch)]
-        if not missing:
-            return []
-        prefix = f"{batch.query}-{batch.number:010d}"
-        frames = {name: _columns(name, rows[name], self._partitioned(name)) for name in missing}
-        found = self._wrote({name: self._narrow(name, frame) for name, frame in frames.items()}, prefix)
+        missing = self.missing(list(rows), batch)
+        return self.commit(self.wrote({name: rows[name] for name in missing}, batch), batch) if missing else []
 
-        def commit(name: str) -> bool:
-            files = found[name]
-            return bool(files) and self._written(name).append(
-                files, schema_of(name, frames[name]), self._partitioned(name), batch
-            )
+    def missing(self, tables: Sequence[str], batch: Batch) -> list[str]:
+        """Those of the tables that do not have a batch yet. A lost checkpoint is an error."""
+        _check_query(batch.query)
+
+        def lacks(name: str) -> bool:
+            return not self._written(name).holds(batch)
 
         with ThreadPoolExecutor(COMMITTERS) as pool:
-            return [name for name, done in zip(missing, pool.map(commit, missing), strict=True) if done]
+            return [name for name, is_missing in zip(tables, pool.map(lacks, tables), strict=True) if is_missing]
+
+    def wrote(self, rows: Mapping[str, DataFrame], batch: Batch) -> dict[str, "Written"]:
+        """Write rows to files, in one job of Spark. They do not count before ``commit``."""
+        frames = {name: _columns(name, frame, self.partitioned(name)) for name, frame in rows.items()}
+        schemas = {name: schema_of(name, frame) for name, frame in frames.items()}
+        narrow = {name: self._narrow(name, frame) for name, frame in frames.items()}
+        found = self._wrote(narrow, prefix_of(batch))
+        return {name: Written(files, schemas[name]) for name, files in found.items()}
+
+    def commit(self, found: Mapping[str, "Written"], batch: Batch) -> list[str]:
+        """Let files count: one transaction for each table. Returns the tables that had not this batch already."""
+
+        def commit(name: str) -> bool:
+            files, table = found[name].files, self._written(name)
+            check_visible(name, table.storage, files)
+            return bool(files) and table.append(files, found[name].schema, self.partitioned(name), batch)
+
+        with ThreadPoolExecutor(COMMITTERS) as pool:
+            return [name for name, done in zip(found, pool.map(commit, found), strict=True) if done]
+
+    def place(self, table: str, batch: Batch) -> FilePlace:
+        """Where the files of a batch go."""
+        return FilePlace(self._written(table).storage, prefix_of(batch), self._of(table).varied, self._durable)
+
+    def frame(self, table: str, found: "Written", spark: SparkSession) -> DataFrame:
+        """The rows of files that need not count yet."""
+        return self._frame(self._written(table), found.files, found.schema, spark)
 
     def read(
         self,
@@ -137,15 +175,15 @@ class Lake:
 
         ``rows`` are what ``Table.rows`` makes of the journal's rows of these days; those of other days are left out.
         """
-        if "day" not in self._partitioned(table):
+        if "day" not in self.partitioned(table):
             raise LakeError(table, "is not partitioned by day (partition_by), so days of it can't be replaced")
-        chosen = _columns(table, rows, self._partitioned(table)).filter(sf.col("day").between(from_day, to_day))
+        chosen = _columns(table, rows, self.partitioned(table)).filter(sf.col("day").between(from_day, to_day))
         found = self._wrote({table: self._narrow(table, chosen)}, "backfill")[table]
         self._written(table).replace(
             between(from_day, to_day),
             found,
             schema_of(table, chosen),
-            self._partitioned(table),
+            self.partitioned(table),
             noted={"backfill": [from_day.isoformat(), to_day.isoformat()]},
         )
 
@@ -167,15 +205,7 @@ class Lake:
         made: list[DataFile] = []
         schema = finished.schema() or ""
         if files and (days is None or days):
-            rows = self._of(table).finished(
-                self._frame(self._written(table), files, opened.schema().to_json(), _session(spark))
-            )
-            by = self._of(table).partition_by
-            schema = schema_of(table, _columns(table, rows, by))
-            order = [name for name in (*by, *self._of(table).keys) if name in rows.columns]
-            one = rows.coalesce(1)
-            place = FilePlace(finished.storage, "merged", durable=self._durable, by_content=True)
-            made = self._wrote({table: one.sortWithinPartitions(*order) if order else one}, "", {table: place})[table]
+            schema, made = self._merged(table, files, opened.schema().to_json(), spark)
         elif days is not None and not days:
             there = []  # other files with the same rows
         kept = {content_of(file) for file in made} & {content_of(file) for file in there}
@@ -192,6 +222,44 @@ class Lake:
         )
         return len(new)
 
+    def _merged(
+        self, table: str, files: Sequence[DataFile], schema: str, spark: SparkSession | None
+    ) -> tuple[str, list[DataFile]]:
+        """The finished table of these parts, in files: its columns, and the files."""
+        known = self._of(table)
+        place = FilePlace(self._finished(table).storage, "merged", durable=self._durable, by_content=True)
+        if known.kernel is not None and known.kernel.finish is not None and known.schema is not None:
+            rows = known.kernel.finish(self._parts(table, files))
+            order: Any = [(name, "ascending") for name in (*known.partition_by, *known.keys)]
+            return schema_text(known.schema), write_rows(place, known.partition_by, rows.sort_by(order))
+        frame = known.finished(self._frame(self._written(table), files, schema, _session(spark)))
+        schema = schema_of(table, _columns(table, frame, known.partition_by))
+        names = [name for name in (*known.partition_by, *known.keys) if name in frame.columns]
+        one = frame.coalesce(1)
+        one = one.sortWithinPartitions(*names) if names else one
+        return schema, self._wrote({table: one}, "", {table: place})[table]
+
+    def _parts(self, table: str, files: Sequence[DataFile]) -> pa.Table:
+        """The merged parts in these files, of a table that Arrow computes."""
+        kernel = self._of(table).kernel
+        assert kernel is not None  # noqa: S101 - only those are asked for
+        held = HeldParts(kernel)
+        reader = FileReader(self._written(table).storage, kernel.arrow)
+        for file in files:
+            for rows in reader.read(file.path, file.partition):
+                held.add(rows)
+        return held.merged()
+
+    def _joined(self, table: str, files: Sequence[DataFile], schema: str, spark: SparkSession | None) -> list[DataFile]:
+        """These parts merged, in new files."""
+        if self._of(table).kernel is not None:
+            place = FilePlace(self._written(table).storage, "compact", durable=self._durable)
+            return write_rows(place, self.partitioned(table), self._parts(table, files))
+        frame = self._frame(self._written(table), files, schema, _session(spark))
+        parts = self._of(table).parts
+        merged = frame if parts is None else parts.merge(frame)
+        return self._wrote({table: merged.coalesce(1)}, "compact")[table]
+
     def _changed_days(self, table: str, before: int, files: Sequence[DataFile]) -> set[str] | None:
         """The days whose parts have changed since a version; None where nobody knows any more."""
         if before < 0:
@@ -205,21 +273,20 @@ class Lake:
 
     def compact(self, table: str, spark: SparkSession | None = None, *, least: int = 8) -> Compaction:
         """Make large files of small ones, partition by partition, where there are at least so many."""
-        written, parts = self._written(table), self._of(table).parts
+        known, parts = self._written(table), self._of(table).parts
         if parts is None:
-            return written.compact(least)
+            return known.compact(least)
         total = Compaction(0, 0)
-        opened = written.opened()
+        opened = known.opened()
         if opened is None:
             return total
         files = files_of(opened)
         for day in sorted(days_of(files)):
             for chosen in lots([file for file in files if file.partition.get("day") == day], least):
                 schema = opened.schema().to_json()
-                merged = parts.merge(self._frame(written, chosen, schema, _session(spark))).coalesce(1)
-                made = self._wrote({table: merged}, "compact")[table]
+                made = self._joined(table, chosen, schema, spark)
                 try:
-                    written.replace(chosen, made, schema, noted={"compacted": True}, changes=False)
+                    known.replace(chosen, made, schema, noted={"compacted": True}, changes=False)
                 except FilesChangedError:
                     continue  # another process did something about them; what was made here is vacuumed
                 total += Compaction(len(chosen), len(made))
@@ -227,7 +294,7 @@ class Lake:
 
     def keep(self, table: str, days: int) -> int:
         """Delete the rows of days that ended more than so many days ago. Returns the number of files."""
-        if "day" not in self._partitioned(table):
+        if "day" not in self.partitioned(table):
             return 0
         last = (datetime.now(UTC) - timedelta(days=days)).date() - timedelta(days=1)
         total = 0
@@ -262,7 +329,7 @@ class Lake:
             place = (places or {}).get(name) or FilePlace(
                 self._written(name).storage, prefix, self._of(name).varied, self._durable
             )
-            by = self._of(name).partition_by if places else self._partitioned(name)
+            by = self._of(name).partition_by if places else self.partitioned(name)
             writing.append(rows.mapInArrow(FileWriter(name, place, by), WRITTEN))
         found: dict[str, list[DataFile]] = {name: [] for name in frames}
         for row in reduce(DataFrame.union, writing).collect():
@@ -291,7 +358,7 @@ class Lake:
             raise LakeError(table, f"is not known; there is {', '.join(self._tables)}")
         return known
 
-    def _partitioned(self, table: str) -> tuple[str, ...]:
+    def partitioned(self, table: str) -> tuple[str, ...]:
         """What the rows that are written, or the parts, are partitioned by."""
         return self._of(table).partition_by if self._of(table).parts is None else ("day",)
 
@@ -331,6 +398,12 @@ def _columns(table: str, rows: DataFrame, partition_by: Iterable[str]) -> DataFr
     return rows
 
 
+def schema_text(columns: StructType) -> str:
+    """Columns as JSON: what Spark and Delta have in common."""
+    fields = [{**field, "nullable": True, "metadata": {}} for field in columns.jsonValue()["fields"]]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
 def schema_of(table: str, rows: DataFrame) -> str:
     """The columns of rows as JSON: what Spark and Delta have in common."""
     fields = rows.schema.jsonValue()["fields"]
@@ -350,12 +423,16 @@ class FileReader:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of the files whose paths come, each with what its rows have in common."""
-        files, root = self._storage.open()
         for batch in batches:
             for told in batch.to_pylist():
-                with pq.ParquetFile(f"{root}/{told['path']}", filesystem=files) as parquet:
-                    for rows in parquet.iter_batches():
-                        yield self._fitted(rows, json.loads(told["partition"]))
+                yield from self.read(told["path"], json.loads(told["partition"]))
+
+    def read(self, path: str, partition: Mapping[str, str | None]) -> Iterator[pa.RecordBatch]:
+        """The rows of one file."""
+        files, root = self._storage.open()
+        with pq.ParquetFile(f"{root}/{path}", filesystem=files) as parquet:
+            for rows in parquet.iter_batches():
+                yield self._fitted(rows, partition)
 
     def _fitted(self, rows: pa.RecordBatch, partition: Mapping[str, str | None]) -> pa.RecordBatch:
         arrays = []

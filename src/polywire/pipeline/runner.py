@@ -24,6 +24,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
+from pyarrow import fs
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -34,9 +35,10 @@ from polywire.journal.errors import JournalError
 from polywire.pipeline.delta import Batch
 from polywire.pipeline.errors import OptionError, PipelineError
 from polywire.pipeline.files import open_location
-from polywire.pipeline.journals import Journals, SourceOptions, is_remote, listed
+from polywire.pipeline.journals import COLUMNS, Journals, SourceOptions, is_remote, listed
 from polywire.pipeline.lake import Lake, convert
 from polywire.pipeline.status import Notes, Status, next_time, of_progress, read_statuses, write_status
+from polywire.pipeline.steps import StateFiles, Steps
 from polywire.pipeline.table import Table
 
 DEFAULT_TRIGGER: Final = "1 second"
@@ -134,7 +136,11 @@ FEW_ROWS: Final = 200_000
 
 def is_brief(job: Job) -> bool:
     """Whether there is little to do, so that it does not matter how well Java compiles its code."""
-    if not job.once or is_remote(job.journal):
+    if not job.once:
+        return False
+    if all(table.kernel is not None for table in closure(job.wanted or tuple(job.tables), job.tables)):
+        return True  # Arrow computes them: Java hands out splits, however many rows these have
+    if is_remote(job.journal):
         return False
     ends = {name: opened.end_offset for name, opened in Journals(listed(job.journal), job.token).current().items()}
     done = [status.place for status in read_statuses(job.notes)] or [{}]
@@ -153,8 +159,13 @@ class Group:
 
     @property
     def stateful(self) -> Table | None:
-        """The table the query is built around, where it is not one of plain rows."""
-        return self.tables[0] if self.tables[0].stateful else None
+        """The table the query is built around, where Spark keeps its state."""
+        return self.tables[0] if _by_spark(self.tables[0]) else None
+
+    @property
+    def ticks(self) -> bool:
+        """Whether a table depends on what time it is."""
+        return any(table.stateful for table in self.tables)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -193,11 +204,11 @@ def arrange(wanted: Iterable[Table], tables: Mapping[str, Table], notes: Notes) 
             raise PipelineError(
                 f"table {table.name!r} depends on {table.after!r}, which this lake was built without: use another lake"
             )
-    plain = [table for table in fresh if not table.stateful and not _made_of_stateful(table, tables)]
+    plain = [table for table in fresh if not _by_spark(table) and not _made_of_stateful(table, tables)]
     if plain:
         _place(known, "rows", sorted(plain, key=lambda table: table.after is not None))
     for table in fresh:
-        if table.stateful:
+        if _by_spark(table):
             _place(known, table.name, [table, *(other for other in fresh if other.after == table.name)])
     if fresh:
         notes.write(NOTE, dict(known))
@@ -209,8 +220,13 @@ def arrange(wanted: Iterable[Table], tables: Mapping[str, Table], notes: Notes) 
     ]
 
 
+def _by_spark(table: Table) -> bool:
+    """Whether a table keeps state that is Spark's, so that the whole query is built around it."""
+    return table.stateful and table.kernel is None
+
+
 def _made_of_stateful(table: Table, tables: Mapping[str, Table]) -> bool:
-    return table.after is not None and tables[table.after].stateful
+    return table.after is not None and _by_spark(tables[table.after])
 
 
 def _place(known: dict[str, list[str]], query: str, tables: list[Table]) -> None:
@@ -345,6 +361,13 @@ def offsets_of(checkpoint: str, batch_id: int) -> Mapping[str, Any] | None:
     return None if found["end"] is None else found
 
 
+def forget_state(checkpoint: str) -> None:
+    """Delete the state that Spark kept for a query in an earlier release: it refuses to go on without using it."""
+    files, root = open_location(checkpoint)
+    if files.get_file_info(f"{root}/state").type == fs.FileType.Directory:
+        files.delete_dir(f"{root}/state")
+
+
 POLL: Final = 1
 """Seconds between two looks at the queries."""
 
@@ -373,13 +396,14 @@ class Running:
     """
 
     group: Group
-    query: StreamingQuery
-    failures: list[Failure]
+    failures: list[Failure] = field(default_factory=list)
     rows: int = 0
     batch: int = -1
     status: Status | None = None
+    steps: Steps | None = None
     tries: int = 0
     due: float | None = None
+    query: StreamingQuery = field(init=False)
 
     @property
     def over(self) -> bool:
@@ -415,8 +439,9 @@ class Runner:
             log.info("the table %r is a Delta table now", name)
         wanted = closure(self._job.wanted or tuple(self._job.tables), self._job.tables)
         for group in arrange(wanted, self._job.tables, self._notes):
-            failures: list[Failure] = []
-            self._queries.append(Running(group, self._start(group, failures), failures))
+            running = Running(group)
+            running.query = self._start(running)
+            self._queries.append(running)
         return [running.group.query for running in self._queries]
 
     def follow(self, watch: Watch | None = None) -> None:
@@ -444,23 +469,33 @@ class Runner:
         """Let ``follow`` come to its end; from any thread, or a signal's handler."""
         self._stopping = True
 
-    def _start(self, group: Group, failures: list[Failure]) -> StreamingQuery:
-        options = self._job.source_options(group.columns, group.kinds)
-        if group.stateful is not None:
-            options.setdefault("ticks", TICKS)
-        rows = self._spark.readStream.format("polywire").options(**options).load()
-        stateful = group.stateful
-        if stateful is not None:
-            rows = stateful.build(rows)
-        of_rows = [table for table in group.tables if table.after is None]
-        made_after = [table for table in group.tables if table.after is not None]
+    def _start(self, running: Running) -> StreamingQuery:
+        group = running.group
         checkpoint = self._notes.checkpoint(group.query)
-        write = batch_writer(self._lake, of_rows, group.query, made_after, partial(offsets_of, checkpoint))
+        offsets = partial(offsets_of, checkpoint)
+        if group.stateful is not None:
+            options = {"ticks": TICKS, **self._job.source_options(group.columns, group.kinds)}
+            rows = group.stateful.build(self._spark.readStream.format("polywire").options(**options).load())
+            of_rows = [table for table in group.tables if table.after is None]
+            followers = [table for table in group.tables if table.after is not None]
+            write = batch_writer(self._lake, of_rows, group.query, followers, offsets)
+            mode = group.stateful.output_mode
+        else:
+            options = self._job.source_options(COLUMNS, ())
+            read = SourceOptions.read(options)
+            if group.ticks:
+                options.setdefault("ticks", TICKS)
+            options["splits"] = str(max(2 * self._spark.sparkContext.defaultParallelism, 1))
+            rows = self._spark.readStream.format("polywire").options(**options).load()
+            state = StateFiles(self._notes.storage.below(f"state/{group.query}"))
+            write = running.steps = Steps(self._lake, group.tables, group.query, read, state, offsets)
+            mode = "append"
+            forget_state(checkpoint)
         writer = (
             rows.writeStream.queryName(group.query)
-            .foreachBatch(told(write, failures))
+            .foreachBatch(told(write, running.failures))
             .option("checkpointLocation", checkpoint)
-            .outputMode(stateful.output_mode if stateful is not None else "append")
+            .outputMode(mode)
         )
         if self._job.once:
             return writer.trigger(availableNow=True).start()
@@ -471,7 +506,9 @@ class Runner:
             # A step that found nothing has the number of the next one that does.
             if progress["batchId"] > running.batch and progress["numInputRows"]:
                 running.batch = int(progress["batchId"])
-                running.rows += int(progress["numInputRows"])
+                running.rows += (
+                    int(progress["numInputRows"]) if running.steps is None else running.steps.taken(running.batch)
+                )
         state = "retrying" if running.due is not None else "running" if running.query.isActive else "ended"
         if state == "ended" and running.failure is not None:
             state = "failed"
@@ -487,6 +524,8 @@ class Runner:
                 state=state,
                 rows=running.rows,
             )
+        if running.steps is not None and status.batch_seconds:
+            status = replace(status, rows_per_second=running.steps.latest / status.batch_seconds)
         if running.status is None or replace(status, updated=running.status.updated) != running.status:
             write_status(self._notes, status)
             running.status = status
@@ -508,7 +547,7 @@ class Runner:
         running.due = None
         running.failures = []
         try:
-            running.query = self._start(running.group, running.failures)
+            running.query = self._start(running)
         except PySparkException as error:
             self._failed(running, failure_of(error))
 

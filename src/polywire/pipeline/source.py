@@ -10,6 +10,7 @@ reads only some kinds of rows, each task ends with a tick too: of the latest row
 needs no other rows just to know the time.
 """
 
+import pickle
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -61,7 +62,7 @@ from polywire.pipeline.rpc import RPC
 from polywire.pipeline.sink import BatchWriter, StreamWriter
 
 BATCH_ROWS: Final = 16_384
-BATCH_OCTETS: Final = 32 << 20
+BATCH_BYTES: Final = 32 << 20
 """A batch for Spark: small ones cost a message between two processes each, large ones are held in memory twice."""
 
 _TYPES: Final[dict[pa.DataType, DataType]] = {
@@ -93,16 +94,16 @@ def for_spark(batches: Iterable[pa.RecordBatch], columns: tuple[str, ...]) -> It
     """Batches with these columns, as Spark takes them: neighbours put together until they are worth sending."""
     schema = arrow_schema(columns)
     held: list[pa.RecordBatch] = []
-    rows = octets = 0
+    rows = size = 0
     for batch in batches:
         if batch.num_rows == 0:
             continue
         held.append(_fitted(batch, schema))
         rows += batch.num_rows
-        octets += held[-1].get_total_buffer_size()
-        if rows >= BATCH_ROWS or octets >= BATCH_OCTETS:
+        size += held[-1].get_total_buffer_size()
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
             yield _joined(held)
-            held, rows, octets = [], 0, 0
+            held, rows, size = [], 0, 0
     if held:
         yield _joined(held)
 
@@ -230,6 +231,12 @@ TASKS: Final = 8
 """How many tasks a step is cut into where it has rows enough: a few for each core of a small machine."""
 
 
+SPLITS: Final = StructType([StructField("split", BinaryType())])
+"""What a stream is made of whose tasks read the journal themselves: its partitions, to be unpickled."""
+
+_SPLITS: Final = pa.schema([pa.field("split", pa.binary())])
+
+
 @dataclass
 class JournalPartition(InputPartition):
     """Rows of one segment of a journal."""
@@ -261,10 +268,10 @@ def ranges(journals: dict[str, Journal], start: Place, end: Place, *, fail_on_da
             yield Range(opened, begin, stop)
 
 
-def plan(found: list[Range], rows_per_partition: int) -> list[JournalPartition]:
+def plan(found: list[Range], rows_per_partition: int, tasks: int = TASKS) -> list[JournalPartition]:
     """The partitions of all ranges, in order."""
     total = sum(part.to_offset - part.from_offset for part in found)
-    rows = min(rows_per_partition, max(LEAST_ROWS, -(-total // TASKS)))
+    rows = min(rows_per_partition, max(LEAST_ROWS, -(-total // tasks)))
     return [
         JournalPartition(split)
         for part in found
@@ -280,7 +287,7 @@ def read_partition(
     if kinds or not options.kinds:
         yield from _filtered(_scanned(partition, options, columns, pushed, kinds=kinds), pushed)
     if RPC in options.kinds:
-        yield from _filtered(_called(partition, options, columns, pushed), pushed)
+        yield from _filtered(called_parts(partition, options, columns, pushed), pushed)
 
 
 def _scanned(
@@ -303,7 +310,7 @@ def _scanned(
     )
 
 
-def _called(
+def called_parts(
     partition: JournalPartition, options: SourceOptions, columns: tuple[str, ...], pushed: Pushed | None
 ) -> Iterator[pa.RecordBatch]:
     """Parts of calls that were published on service topics. Only their bodies are needed, so they are read apart."""
@@ -398,7 +405,7 @@ def read_with_ticks(
         called = called or (RPC in options.kinds and bool(pc.any(rpc.on_service_topic(batch)).as_py()))
         yield batch.filter(pc.is_in(batch.column("kind"), wanted))
     if called:
-        yield from _called(partition, options, columns, None)
+        yield from called_parts(partition, options, columns, None)
     yield _rows(latest)
 
 
@@ -499,10 +506,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a step."""
         journals, begin, stop = self._current(), from_spark(start), from_spark(end)
         found = list(ranges(journals, begin, stop, fail_on_data_loss=self.options.fail_on_data_loss))
-        return [*plan(found, self.options.rows_per_partition), *tick_between(begin, stop, journals)]
+        parts = plan(found, self.options.rows_per_partition, self.options.splits or TASKS)
+        return [*parts, *tick_between(begin, stop, journals)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: its rows."""
+        """In a task: its rows, or itself where the tasks of a step are to read it."""
+        if self.options.splits:
+            return iter([pa.RecordBatch.from_pylist([{"split": pickle.dumps(partition)}], _SPLITS)])
         if isinstance(partition, TickPartition):
             return for_spark([tick_rows(partition)], self.columns)
         if not isinstance(partition, JournalPartition):
@@ -550,7 +560,8 @@ class PolywireFormat(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the journal, or those the option ``columns`` names."""
-        return spark_schema(SourceOptions.read(self.options).columns)
+        options = SourceOptions.read(self.options)
+        return SPLITS if options.splits else spark_schema(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader for batches."""

@@ -360,7 +360,7 @@ def _relay(lines: IO[str], words: "deque[str]") -> None:
                 sys.stderr.write(line)
 
 
-NEEDED: Final = ("pandas", "pyarrow.compute", "polywire.pipeline.files", "polywire.pipeline.tables")
+NEEDED: Final = ("pandas", "pyarrow.compute", "polywire.pipeline.steps")
 """Modules that our tasks need. A machine without one of them fails where it is used."""
 
 TASKS: Final = "pyspark.worker"

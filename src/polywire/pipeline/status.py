@@ -31,20 +31,20 @@ class Notes:
     def __init__(
         self, lake: str | Path | Storage, options: Mapping[str, str] | None = None, checkpoint: str | None = None
     ) -> None:
-        self._storage = Storage.parse(checkpoint) if checkpoint else Storage.parse(lake, options).below(FOLDER)
+        self.storage = Storage.parse(checkpoint) if checkpoint else Storage.parse(lake, options).below(FOLDER)
 
     def __str__(self) -> str:
-        return str(self._storage)
+        return str(self.storage)
 
     def checkpoint(self, query: str) -> str:
         """Where Spark keeps how far a query is."""
-        found = self._storage.below(f"checkpoints/{query}").uri
+        found = self.storage.below(f"checkpoints/{query}").uri
         # Spark calls S3 as Hadoop does.
         return "s3a" + found[2:] if found.startswith("s3:") else found
 
     def read(self, name: str) -> dict[str, Any] | None:
         """A note, or None where there is none."""
-        files, root = self._storage.open()
+        files, root = self.storage.open()
         try:
             with files.open_input_stream(f"{root}/{name}{_SUFFIX}") as stream:
                 found = json.loads(stream.read())
@@ -54,7 +54,7 @@ class Notes:
 
     def write(self, name: str, note: dict[str, Any]) -> None:
         """Write a note atomically: readers find the complete old or new one."""
-        files, root = self._storage.open()
+        files, root = self.storage.open()
         path = f"{root}/{name}{_SUFFIX}"
         files.create_dir(str(PurePosixPath(path).parent), recursive=True)
         fresh = f"{path}.{uuid.uuid4().hex}"
@@ -64,7 +64,7 @@ class Notes:
 
     def names(self, folder: str) -> Iterator[str]:
         """The notes in a directory, in order."""
-        files, root = self._storage.open()
+        files, root = self.storage.open()
         found = files.get_file_info(fs.FileSelector(f"{root}/{folder}", allow_not_found=True))
         for name in sorted(PurePosixPath(info.path).name for info in found):
             if name.endswith(_SUFFIX):

@@ -13,13 +13,14 @@ A table may be made ``after`` another one: of that table's rows instead of the j
 
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, overload
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -34,15 +35,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from polywire.journal.format import PLAIN_SCHEMA
+from polywire.pipeline.columns import ALL_COLUMNS, Merge, Part, Rows
 from polywire.pipeline.errors import PipelineError
 
-Rows = Callable[[DataFrame], DataFrame]
+Build = Callable[[DataFrame], DataFrame]
 """A pure function from rows to rows."""
-
-ALL_COLUMNS: Final = tuple(PLAIN_SCHEMA.names)
-LIGHT_COLUMNS: Final = tuple(name for name in ALL_COLUMNS if name not in {"body", "attachments"})
-"""All columns except the large ones."""
 
 _SIMPLE: Final = (BinaryType, BooleanType, DateType, DoubleType, IntegerType, LongType, StringType, TimestampType)
 _TYPES: Final = {
@@ -60,77 +57,115 @@ def schema(columns: str) -> StructType:
     return found
 
 
-MESSAGE_KINDS: Final = ("publish", "enqueue", "request", "reply", "error")
-"""Rows that are a message: to a topic, into a queue, or a part of a call."""
-
-TICK: Final = "tick"
-"""Never stored: with it the source says that a node has come to this time though it wrote nothing."""
-
-NO_PROTOCOL: Final = "none"
-"""In the place of a protocol where the hub itself spoke: directories are named after protocols, and need a name."""
+def arrow_of(columns: StructType) -> pa.Schema:
+    """A schema as Arrow has it."""
+    return to_arrow_schema(columns, timezone="UTC")
 
 
-def is_message() -> Column:
-    """Whether a row is a message."""
-    return sf.col("kind").isin(*MESSAGE_KINDS)
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """How Arrow computes a table, wherever its rows are.
 
-
-def has_flag(flag: int) -> Column:
-    """Whether a bit of the flags is set."""
-    return sf.col("flags").bitwiseAND(flag) != 0
-
-
-def protocol() -> Column:
-    """The row's protocol."""
-    return sf.coalesce(sf.col("protocol"), sf.lit(NO_PROTOCOL))
-
-
-def is_start() -> Column:
-    """Whether the row marks a start of the hub: clients that were connected before are not any more."""
-    return (sf.col("kind") == "session") & sf.col("client").isNull() & sf.col("headers").contains('"start"')
-
-
-MICROSECONDS: Final = 1_000_000
-MINUTE: Final = 60 * MICROSECONDS
-DAY: Final = 86_400 * MICROSECONDS
-
-
-def micros(ts: Column) -> Column:
-    """Microseconds since 1970."""
-    return sf.unix_micros(ts)
-
-
-def moment(at: Column) -> Column:
-    """The way back: a timestamp."""
-    return sf.timestamp_micros(at)
-
-
-def day_of(ts: Column) -> Column:
-    """The day a row belongs to."""
-    return sf.date_from_unix_date(sf.floor(micros(ts) / sf.lit(DAY)).cast("int"))
-
-
-def minute_of(ts: Column) -> Column:
-    """The beginning of the minute."""
-    at = micros(ts)
-    return moment(at - sf.pmod(at, sf.lit(MINUTE)))
-
-
-_STRICT: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
-
-
-def headers(text: str) -> Column:
-    """The headers in a column of JSON texts: null where there are none, or where they are not one JSON object.
-
-    Spark takes more for JSON than JSON is, and reads no further than the first value. So the text is read as the only
-    item of a list, and as the only member of an object: what follows an object and is no part of it shows in either.
+    ``part`` makes the table's rows, or its part where it is an aggregate, of any rows of the journal. They have the
+    columns of ``schema``. ``merge`` makes one row of all rows of parts with the same key, and may be used again on
+    what it made; ``finish`` makes the table people see of merged parts. With ``matching`` the parts are those of
+    calls, to be matched (``matches``): how long a call may take, and how late a row may come, in microseconds.
     """
-    column = sf.col(text)
-    listed = sf.from_json(sf.concat(sf.lit("["), column, sf.lit("]")), "array<map<string,string>>", _STRICT)
-    member = sf.from_json(sf.concat(sf.lit('{"h":'), column, sf.lit("}")), "h map<string,string>", _STRICT)
-    alone = (sf.size(listed) == 1) & member["h"].isNotNull()
-    # Most rows have none, and parsing nothing takes its time too.
-    return sf.when(column.isNotNull(), sf.when(alone, sf.get(listed, sf.lit(0))))
+
+    part: Part
+    schema: StructType
+    columns: tuple[str, ...] = ALL_COLUMNS
+    merge: Merge | None = None
+    finish: Merge | None = None
+    matching: tuple[int, int] | None = None
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The columns as Arrow has them."""
+        return arrow_of(self.schema)
+
+
+HELD: Final = 500_000
+"""Rows of parts that are held before they are merged."""
+
+
+class HeldParts:
+    """The parts of an aggregate, merged as they come."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._held: list[pa.Table] = []
+        self._rows = 0
+
+    def add(self, part: pa.RecordBatch | pa.Table) -> None:
+        """Add the part of some more rows."""
+        if part.num_rows:
+            self._held.append(part if isinstance(part, pa.Table) else pa.Table.from_batches([part]))
+            self._rows += part.num_rows
+            if self._rows > HELD:
+                self._held = [self.merged()]
+                self._rows = 0
+
+    def merged(self) -> pa.Table:
+        """All of them as one."""
+        whole = pa.concat_tables(self._held) if self._held else self._kernel.arrow.empty_table()
+        return whole if self._kernel.merge is None else self._kernel.merge(whole)
+
+
+class _Mapped:
+    """For ``mapInArrow``: what a kernel makes of a task's rows."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        if self._kernel.merge is None:
+            yield from (self._kernel.part(Rows(batch)) for batch in batches)
+            return
+        parts = HeldParts(self._kernel)
+        for batch in batches:
+            parts.add(self._kernel.part(Rows(batch)))
+        yield from parts.merged().to_batches()
+
+
+class _Merged:
+    """For ``mapInArrow`` on all parts together: what they come to; where ``schema`` is given, finished."""
+
+    def __init__(self, kernel: Kernel, schema: StructType | None) -> None:
+        self._kernel = kernel
+        self._schema = schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """All parts there are."""
+        parts = HeldParts(self._kernel)
+        for batch in batches:
+            parts.add(batch)
+        found = parts.merged()
+        if self._schema is not None and self._kernel.finish is not None:
+            found = self._kernel.finish(found)
+        yield from found.to_batches()
+
+
+def rows_of(kernel: Kernel) -> Build:
+    """A kernel as a function of DataFrames, for rows that come from elsewhere."""
+
+    def build(rows: DataFrame) -> DataFrame:
+        return rows.select(*kernel.columns).mapInArrow(_Mapped(kernel), kernel.schema)
+
+    return build
+
+
+def parts_of(kernel: Kernel, finished: StructType, *, daily: bool = False) -> "Parts":
+    """The same for an aggregate with these columns."""
+
+    def merge(parts: DataFrame) -> DataFrame:
+        return parts.coalesce(1).mapInArrow(_Merged(kernel, None), kernel.schema)
+
+    def finish(parts: DataFrame) -> DataFrame:
+        return parts.coalesce(1).mapInArrow(_Merged(kernel, finished), finished)
+
+    return Parts(rows_of(kernel), merge, finish, daily)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +177,9 @@ class Parts:
     day's parts alone. Every part has a column ``day``: that of the rows it was made of.
     """
 
-    build: Rows
-    merge: Rows
-    finish: Rows
+    build: Build
+    merge: Build
+    finish: Build
     daily: bool = False
 
 
@@ -158,7 +193,7 @@ class Table:
     """
 
     name: str
-    build: Rows
+    build: Build
     description: str
     schema: StructType | None = None
     partition_by: tuple[str, ...] = ()
@@ -172,6 +207,7 @@ class Table:
     keys: tuple[str, ...] = ()
     varied: tuple[str, ...] = ()
     build_again: Callable[[DataFrame, float], DataFrame] | None = None
+    kernel: Kernel | None = None
 
     def rows(self, batch: DataFrame) -> DataFrame:
         """What a micro-batch adds to the table: finished rows, or its part."""
@@ -186,7 +222,7 @@ class Table:
         return written if self.parts is None else self.parts.finish(self.parts.merge(written))
 
 
-def of_parts(parts: Parts) -> Rows:
+def of_parts(parts: Parts) -> Build:
     """The function that makes a whole aggregate at once, of all rows there are."""
 
     def build(rows: DataFrame) -> DataFrame:
@@ -196,7 +232,7 @@ def of_parts(parts: Parts) -> Rows:
 
 
 @overload
-def table(function: Rows, /) -> Table: ...
+def table(function: Build, /) -> Table: ...
 
 
 @overload
@@ -209,13 +245,13 @@ def table(
     watermark: str | None = None,
     stateful: bool = False,
     after: str | None = None,
-    merge: Rows | None = None,
-    finish: Rows | None = None,
-) -> Callable[[Rows], Table]: ...
+    merge: Build | None = None,
+    finish: Build | None = None,
+) -> Callable[[Build], Table]: ...
 
 
 def table(
-    function: Rows | None = None,
+    function: Build | None = None,
     /,
     *,
     name: str | None = None,
@@ -225,16 +261,16 @@ def table(
     watermark: str | None = None,
     stateful: bool = False,
     after: str | None = None,
-    merge: Rows | None = None,
-    finish: Rows | None = None,
-) -> Table | Callable[[Rows], Table]:
+    merge: Build | None = None,
+    finish: Build | None = None,
+) -> Table | Callable[[Build], Table]:
     """Make a table of a function from the journal's rows to its own, for ``polywire pipeline run my_tables.py``.
 
     The table is called as the function unless ``name`` is given, and described by its docstring. With ``merge`` it is
     an aggregate: the function makes the part of a micro-batch, ``merge`` one row of the rows with the same key.
     """
 
-    def made(function: Rows) -> Table:
+    def made(function: Build) -> Table:
         called = name or function.__name__
         description = (function.__doc__ or "").strip().partition("\n")[0]
         parts = None

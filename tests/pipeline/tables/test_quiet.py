@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from polywire.pipeline.columns import LIGHT_COLUMNS
 from polywire.pipeline.lake import Lake
 from polywire.pipeline.runner import batch_writer
-from polywire.pipeline.table import LIGHT_COLUMNS
 from polywire.pipeline.tables import TABLES
 from tests.pipeline.tables.test_batch_and_streaming import to_the_end
 from tests.pipeline.traffic import write_journal

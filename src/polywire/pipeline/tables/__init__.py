@@ -1,10 +1,19 @@
-"""The seven tables, by name. Each file has one: its schema, its function, and the ``TABLE`` listed here."""
+"""The seven tables, by name."""
 
 from typing import Final
 
 from polywire.pipeline.table import Table
-from polywire.pipeline.tables import calls, demand, faults, latency, messages, sessions, traffic
+from polywire.pipeline.tables import calls, demand, messages, sessions, traffic
 
 TABLES: Final[dict[str, Table]] = {
-    module.TABLE.name: module.TABLE for module in (messages, calls, sessions, faults, traffic, latency, demand)
+    table.name: table
+    for table in (
+        messages.TABLE,
+        calls.TABLE,
+        sessions.TABLE,
+        messages.FAULTS_TABLE,
+        traffic.TABLE,
+        calls.LATENCY_TABLE,
+        demand.TABLE,
+    )
 }

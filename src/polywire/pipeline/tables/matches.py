@@ -19,12 +19,11 @@ Spark hands rows to a bucket one by one, at some microseconds each. So thousands
 Arrow in a binary column, which the bucket opens as a whole.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +32,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from polywire.journal.format import Array
+from polywire.pipeline.columns import Mask, Numbers, Rows, hashes
 from polywire.pipeline.table import schema
 
 REQUEST: Final = 0
@@ -79,10 +79,6 @@ NO_PAIRS: Final = pa.schema(
         *(STORED.field(name).with_name(called) for name, called in END.items()),
     ]
 ).empty_table()
-
-
-Numbers: TypeAlias = npt.NDArray[np.int64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +181,7 @@ class _Calls:
     """
 
     def __init__(self, parts: pa.Table, ended: pa.RecordBatch, window: int) -> None:
-        own = hashes(parts["correlation"])
+        own = hashes(parts.column("correlation").combine_chunks())
         before, offset, at = (_numbers(ended.column(name)) for name in ENDED.names)
         again = np.isin(before, own)
         self._parts = parts
@@ -249,12 +245,6 @@ class _Calls:
         return pa.Table.from_arrays(columns, schema=NO_PAIRS.schema)
 
 
-def hashes(correlations: "pa.ChunkedArray[Any]") -> Numbers:
-    """A number for each correlation: with 64 bits no two calls of the same minutes have the same one."""
-    found: Numbers = pd.util.hash_array(correlations.to_numpy(), categorize=False).view(np.int64)
-    return found
-
-
 def _numbers(column: "Array | pa.ChunkedArray[Any]") -> Numbers:
     found: Numbers = column.to_numpy().astype(np.int64)
     return found
@@ -264,6 +254,11 @@ def _recent(ended: pa.RecordBatch, since: int) -> pa.RecordBatch:
     """Calls whose requests may still be repeated."""
     return ended.filter(pc.greater_equal(ended.column("at"), pa.scalar(since))) if ended.num_rows else ended
 
+
+_PARTS: Final[list[tuple[str, pa.DataType]]] = [("node", pa.utf8()), *_STORED]
+
+PARTS: Final = pa.schema(_PARTS)
+"""Parts of calls of several nodes."""
 
 PACKED: Final = schema("node string, bucket int, clock bigint, parts binary")
 """What buckets get: parts of calls as Arrow has them, or nothing, and how far the node has come."""
@@ -280,9 +275,16 @@ PAIRS: Final = schema(
 STATE: Final = schema("clock bigint, rows binary")
 
 
-def matched(slim: DataFrame, timeout: int, lateness: int, buckets: int) -> DataFrame:
+BUCKETS_AT_REST: Final = 64
+"""There a bucket is held in memory as a whole."""
+
+Slim = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Makes parts of calls of the journal's rows."""
+
+
+def matched(rows: DataFrame, slim: Slim, timeout: int, lateness: int, buckets: int) -> DataFrame:
     """Pairs, as the rows come. Times are microseconds."""
-    keyed = slim.mapInArrow(Packer(buckets), PACKED).groupBy("node", "bucket")
+    keyed = rows.mapInArrow(Packer(slim, buckets), PACKED).groupBy("node", "bucket")
     return keyed.transformWithStateInPandas(
         statefulProcessor=Matcher(timeout, lateness),
         outputStructType=PAIRS,
@@ -291,22 +293,29 @@ def matched(slim: DataFrame, timeout: int, lateness: int, buckets: int) -> DataF
     )
 
 
-def matched_at_rest(slim: DataFrame, timeout: int, lateness: int, buckets: int, now: int) -> DataFrame:
+def matched_at_rest(rows: DataFrame, slim: Slim, timeout: int, lateness: int, *, now: int) -> DataFrame:
     """Pairs, of all rows at once, as if each node had come to the time ``now``."""
 
     def of_bucket(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
         clock = max(pc.max(rows["clock"]).as_py(), now)
-        several = [octets for octets in rows["parts"].to_pylist() if octets]
+        several = [data for data in rows["parts"].to_pylist() if data]
         pairs, _ = match(Waiting(STORED.empty_table(), clock, NONE_ENDED), unpacked(several), timeout, lateness)
-        return pairs.add_column(0, pa.field("node", pa.utf8()), pa.repeat(key[0], pairs.num_rows).cast(pa.utf8()))
+        return of_node(key[0], pairs)
 
-    return slim.mapInArrow(Packer(buckets), PACKED).groupBy("node", "bucket").applyInArrow(of_bucket, PAIRS)
+    packed_rows = rows.mapInArrow(Packer(slim, BUCKETS_AT_REST), PACKED)
+    return packed_rows.groupBy("node", "bucket").applyInArrow(of_bucket, PAIRS)
+
+
+def of_node(node: str, pairs: pa.Table) -> pa.Table:
+    """Pairs with the name of their node."""
+    return pairs.add_column(0, pa.field("node", pa.utf8()), pa.repeat(node, pairs.num_rows).cast(pa.utf8()))
 
 
 class Packer:
     """Packs parts of calls by node and bucket, and at the end sends every bucket the progress of each node."""
 
-    def __init__(self, buckets: int) -> None:
+    def __init__(self, slim: Slim, buckets: int) -> None:
+        self._slim = slim
         self._buckets = buckets
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -315,10 +324,9 @@ class Packer:
         held: list[pa.RecordBatch] = []
         rows = 0
         for batch in batches:
-            latest = pa.Table.from_batches([batch]).group_by("node").aggregate([("at", "max")])
-            for row in latest.to_pylist():
-                clocks[row["node"]] = max(clocks.get(row["node"], row["at_max"]), row["at_max"])
-            held.append(batch.filter(pc.not_equal(batch.column("role"), pa.scalar(CLOCK))))
+            for node, latest in Rows(batch).latest().items():
+                clocks[node] = max(clocks.get(node, latest), latest)
+            held.append(self._slim(batch))
             rows += held[-1].num_rows
             if rows >= HELD:
                 yield self._packed(held, clocks)
@@ -328,17 +336,16 @@ class Packer:
 
     def _packed(self, held: list[pa.RecordBatch], clocks: dict[str, int]) -> pa.RecordBatch:
         """A row for each node and bucket, with the parts that are held of it."""
-        parts = pa.Table.from_batches(held).combine_chunks() if held else None
+        parts = pa.Table.from_batches(held, PARTS).combine_chunks()
         found: list[dict[str, Any]] = []
         for node, clock in clocks.items():
-            of_buckets = self._in_buckets(parts, node) if parts is not None else [b""] * self._buckets
-            for bucket, octets in enumerate(of_buckets):
-                found.append({"node": node, "bucket": bucket, "clock": clock, "parts": octets})
+            for bucket, data in enumerate(self._in_buckets(parts, node)):
+                found.append({"node": node, "bucket": bucket, "clock": clock, "parts": data})
         return pa.RecordBatch.from_pylist(found, _PACKED)
 
     def _in_buckets(self, parts: pa.Table, node: str) -> list[bytes]:
         mine = parts.filter(pc.equal(parts["node"], pa.scalar(node)))
-        bucket = _numbers(mine["bucket"])
+        bucket = hashes(mine.column("correlation").combine_chunks()) % self._buckets
         ordered = mine.select(STORED.names).take(np.argsort(bucket, kind="stable")).cast(STORED)
         ends = np.cumsum(np.bincount(bucket, minlength=self._buckets)).tolist()
         return [
@@ -379,7 +386,7 @@ class Matcher(StatefulProcessor):
         clock, parts = before.clock, []
         for frame in rows:
             clock = max(clock, int(frame["clock"].max()))
-            parts += [octets for octets in frame["parts"] if octets]
+            parts += [data for data in frame["parts"] if data]
         now = Waiting(before.rows, clock, before.ended)
         pairs, after = match(now, unpacked(parts), self._timeout, self._lateness)
         self._state.update((after.clock, after.to_bytes()))

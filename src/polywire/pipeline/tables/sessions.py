@@ -5,31 +5,43 @@ that parts can be merged in any order. The hub's starts are among them: a sessio
 one is lost.
 """
 
-from typing import Final
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
+import numpy as np
+import pyarrow as pa
+from pyarrow.lib import concat_batches
 
-from polywire.pipeline.table import (
+from polywire.journal.format import Array
+from polywire.pipeline.columns import (
+    DAY,
     LIGHT_COLUMNS,
     MICROSECONDS,
-    Parts,
-    Table,
-    day_of,
-    headers,
-    is_message,
-    is_start,
-    micros,
-    of_parts,
-    protocol,
-    schema,
+    Groups,
+    Mask,
+    Numbers,
+    Rows,
+    coded,
+    days_of,
+    fitted,
+    masked,
+    merged,
+    times,
 )
+from polywire.pipeline.table import Kernel, Table, arrow_of, of_parts, parts_of, schema
 
 SCHEMA: Final = schema(
     "day date, protocol string, node string, connection bigint, client string, user string, address string, "
     "connected timestamp, ended timestamp, seconds double, state string, reason string, messages bigint, "
     "bytes bigint"
 )
+ARROW: Final = arrow_of(SCHEMA)
+
+PART_SCHEMA: Final = schema(
+    "day date, node string, connection bigint, start bigint, protocol string, client string, user string, "
+    "address string, connected timestamp, first bigint, disconnected timestamp, reason string, seen timestamp, "
+    "messages bigint, bytes bigint"
+)
+PART: Final = arrow_of(PART_SCHEMA)
 
 OPEN: Final = "open"
 CLOSED: Final = "closed"
@@ -40,83 +52,103 @@ LOST_REASON: Final = "the hub was lost"
 
 KEYS: Final = ("node", "connection", "start")
 
-
-def _of(kind: str, value: Column) -> Column:
-    """The value, in rows of this kind only."""
-    return sf.when(sf.col("kind") == kind, value)
-
-
-def _header(name: str) -> Column:
-    return headers("headers")[name]
+HOW: Final = {
+    **dict.fromkeys(("protocol", "client", "user", "address"), "max"),
+    **dict.fromkeys(("connected", "first", "disconnected"), "min"),
+    **dict.fromkeys(("reason", "seen"), "max"),
+    **dict.fromkeys(("messages", "bytes"), "sum"),
+}
 
 
-def build(rows: DataFrame) -> DataFrame:
-    """What the rows say about each connection, and one row per start of the hub.
+def part(rows: Rows) -> pa.RecordBatch:
+    """What the rows say about each connection: its numbers, a row for each event, and one per start of the hub."""
+    return concat_batches([_counted(rows), _events(rows)])
 
-    Texts stay one row per event, and only numbers are aggregated: Spark sorts all rows to find the maximum of texts.
-    """
-    counted = (
-        rows.filter(sf.col("connection") > 0)
-        .groupBy(day_of(sf.col("ts")).alias("day"), "node", "connection")
-        .agg(
-            sf.max("ts").alias("seen"),
-            sf.sum(sf.when(is_message(), 1).otherwise(0)).alias("messages"),
-            sf.sum(sf.when(is_message(), sf.col("size")).otherwise(0)).alias("bytes"),
-        )
+
+def _counted(rows: Rows) -> pa.RecordBatch:
+    own = rows.chosen(rows["connection"].to_numpy() > 0)
+    day = coded(pa.array(own.at // DAY))
+    sent = own.messages.astype(np.int64)
+    found = Groups(day, own.coded("node"), own.coded("connection")).aggregated(
+        seen=(own.at, "max"), messages=(sent, "sum"), bytes=(sent * own["size"].to_numpy(), "sum")
     )
-    events = rows.filter(sf.col("kind").isin("connect", "disconnect") | is_start()).select(
-        day_of(sf.col("ts")).alias("day"),
-        "node",
-        "connection",
-        sf.when(is_start(), sf.col("offset")).alias("start"),
-        _of("connect", protocol()).alias("protocol"),
-        _of("connect", sf.col("client")).alias("client"),
-        _of("connect", _header("user")).alias("user"),
-        _of("connect", _header("address")).alias("address"),
-        _of("connect", sf.col("ts")).alias("connected"),
-        _of("connect", sf.col("offset")).alias("first"),
-        _of("disconnect", sf.col("ts")).alias("disconnected"),
-        _of("disconnect", _header("reason")).alias("reason"),
-    )
-    return events.unionByName(counted, allowMissingColumns=True)
+    days, node, connection, _, seen, messages, size = found
+    told = {"day": days_of(days.to_numpy() * DAY), "node": node, "connection": connection}
+    return fitted(PART, {**told, "seen": times(seen.to_numpy()), "messages": messages, "bytes": size})
 
 
-def merge(parts: DataFrame) -> DataFrame:
-    """One row for each connection and each start."""
-    return parts.groupBy(*KEYS).agg(
-        *[sf.max(name).alias(name) for name in ("protocol", "client", "user", "address")],
-        *[sf.min(name).alias(name) for name in ("connected", "first", "disconnected")],
-        sf.max("reason").alias("reason"),
-        sf.max("seen").alias("seen"),
-        sf.coalesce(sf.sum("messages"), sf.lit(0)).alias("messages"),
-        sf.coalesce(sf.sum("bytes"), sf.lit(0)).alias("bytes"),
-        sf.min("day").alias("day"),
+def _events(rows: Rows) -> pa.RecordBatch:
+    rows = rows.chosen(rows.are(("connect", "disconnect")) | rows.starts)
+    connects, ends = rows.are(("connect",)), rows.are(("disconnect",))
+    word = rows.headers.word
+    return fitted(
+        PART,
+        {
+            "day": rows.days,
+            "node": rows["node"],
+            "connection": rows["connection"],
+            "start": masked(rows["offset"], rows.starts),
+            "protocol": masked(rows.protocols, connects),
+            "client": masked(rows["client"], connects),
+            "user": masked(word("user"), connects),
+            "address": masked(word("address"), connects),
+            "connected": times(rows.at, ~connects),
+            "first": masked(rows["offset"], connects),
+            "disconnected": times(rows.at, ~ends),
+            "reason": masked(word("reason"), ends),
+        },
     )
 
 
-def finish(parts: DataFrame) -> DataFrame:
+def merge(parts: pa.Table) -> pa.Table:
+    """One row of each day for each connection and each start."""
+    return merged(parts, ("day", *KEYS), HOW).select(PART.names).cast(PART)
+
+
+def finish(parts: pa.Table) -> pa.Table:
     """The table itself: of each session whether it is open, closed or lost."""
-    starts = parts.filter(sf.col("start").isNotNull()).groupBy("node").agg(sf.max("start").alias("last_start"))
-    found = parts.filter(sf.col("connected").isNotNull()).join(sf.broadcast(starts), "node", "left")
-    state = (
-        sf.when(sf.col("disconnected").isNotNull(), CLOSED)
-        .when(sf.col("last_start") > sf.col("first"), LOST)
-        .otherwise(OPEN)
-    )
+    parts = merged(parts, KEYS, HOW)
+    starts = parts.filter(parts.column("start").is_valid())
+    last = starts.group_by("node", use_threads=False).aggregate([("start", "max")])
+    found = Rows(_one(parts.filter(parts.column("connected").is_valid())))
+    began = dict(zip(last.column("node").to_pylist(), last.column("start_max").to_pylist(), strict=True))
+    nodes = found.coded("node")
+    last_start = np.array([began.get(node, -1) for node in nodes.values.to_pylist()], np.int64)[nodes.codes]
+    closed = found["disconnected"].is_valid().to_numpy(zero_copy_only=False)
+    lost = ~closed & (last_start > found["first"].to_numpy())
+    connected = _micros(found, "connected")
     # Nobody saw a lost session end: its last row is what is known.
-    ended = sf.when(sf.col("state") == CLOSED, sf.col("disconnected")).when(sf.col("state") == LOST, sf.col("seen"))
-    seconds = (micros(sf.col("ended")) - micros(sf.col("connected"))) / sf.lit(float(MICROSECONDS))
-    return (
-        found.withColumn("day", day_of(sf.col("connected")))
-        .withColumn("state", state)
-        .withColumn("ended", ended)
-        .withColumn("reason", sf.when(sf.col("state") == LOST, LOST_REASON).otherwise(sf.col("reason")))
-        .withColumn("seconds", seconds)
-        .select(*SCHEMA.names)
+    ended = np.where(closed, _micros(found, "disconnected"), _micros(found, "seen"))
+    is_open = ~closed & ~lost
+    told: dict[str, Any] = {
+        "day": days_of(connected),
+        "ended": times(ended, is_open),
+        "seconds": pa.array((ended - connected) / MICROSECONDS, mask=is_open),
+        "state": pa.array(np.select([closed, lost], [CLOSED, LOST], OPEN), pa.utf8()),
+        "reason": _reasons(found, lost),
+    }
+    names = ("protocol", "node", "connection", "client", "user", "address", "connected")
+    told |= {name: found[name].fill_null(0) for name in ("messages", "bytes")}
+    return pa.Table.from_batches([fitted(ARROW, {**{name: found[name] for name in names}, **told})])
+
+
+def _one(parts: pa.Table) -> pa.RecordBatch:
+    return fitted(PART, {name: parts.column(name).combine_chunks() for name in parts.schema.names})
+
+
+def _reasons(found: Rows, lost: Mask) -> Array:
+    said = found["reason"].to_pylist()
+    return pa.array(
+        [LOST_REASON if gone else words for gone, words in zip(lost.tolist(), said, strict=True)], pa.utf8()
     )
 
 
-PARTS: Final = Parts(build, merge, finish)
+def _micros(found: Rows, name: str) -> Numbers:
+    return found[name].cast(pa.int64()).fill_null(0).to_numpy()
+
+
+KERNEL: Final = Kernel(part, PART_SCHEMA, LIGHT_COLUMNS, merge, finish)
+PARTS: Final = parts_of(KERNEL, SCHEMA)
 
 TABLE: Final = Table(
     "sessions",
@@ -128,4 +160,5 @@ TABLE: Final = Table(
     watermark="none: a row counts whenever it comes",
     parts=PARTS,
     keys=("node", "connection"),
+    kernel=KERNEL,
 )

@@ -3,68 +3,63 @@
 Its parts have one row more per publisher, so that publishers can be distinguished across micro-batches.
 """
 
-from typing import Final
+from typing import Any, Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from polywire.pipeline.table import (
-    LIGHT_COLUMNS,
-    Parts,
-    Table,
-    day_of,
-    is_message,
-    minute_of,
-    of_parts,
-    protocol,
-    schema,
-)
+from polywire.journal.format import Array
+from polywire.pipeline.columns import LIGHT_COLUMNS, Coded, Groups, Rows, coded, fitted, merged
+from polywire.pipeline.table import Kernel, Table, arrow_of, of_parts, parts_of, schema
 
 SCHEMA: Final = schema(
     "day date, protocol string, minute timestamp, channel string, messages bigint, bytes bigint, publishers bigint"
 )
+ARROW: Final = arrow_of(SCHEMA)
+
+PART_SCHEMA: Final = schema(
+    "day date, minute timestamp, protocol string, channel string, publisher string, messages bigint, bytes bigint"
+)
+PART: Final = arrow_of(PART_SCHEMA)
 
 KEYS: Final = ("day", "minute", "protocol", "channel")
 
 
-def build(rows: DataFrame) -> DataFrame:
+def part(rows: Rows) -> pa.RecordBatch:
     """What each publisher sent to each channel in each minute."""
-    nameless = sf.concat("node", sf.lit("#"), sf.col("connection").cast("string"))
-    publisher = sf.coalesce("client", nameless)
-    counted = (
-        rows.filter(is_message())
-        .groupBy(
-            minute_of(sf.col("ts")).alias("minute"),
-            protocol().alias("protocol"),
-            "channel",
-            publisher.alias("publisher"),
-        )
-        .agg(sf.count("*").alias("messages"), sf.sum("size").alias("bytes"))
-    )
-    return counted.select(
-        day_of(sf.col("minute")).alias("day"), "minute", "protocol", "channel", "publisher", "messages", "bytes"
-    )
+    rows = rows.chosen(rows.messages)
+    keys = (rows.minutes, coded(rows.protocols), rows.coded("channel"), _publishers(rows))
+    found = Groups(*keys).aggregated(bytes=(rows["size"].to_numpy(), "sum"))
+    names = ("minute", "protocol", "channel", "publisher", "messages", "bytes")
+    columns = dict(zip(names, found, strict=True))
+    return fitted(PART, {**columns, "day": columns["minute"].cast(pa.date32())})
 
 
-def merge(parts: DataFrame) -> DataFrame:
+def _publishers(rows: Rows) -> Coded:
+    """The clients; those without a name by their connections."""
+    if not rows["client"].null_count:
+        return rows.coded("client")
+    join: Any = pc.binary_join_element_wise  # the stubs don't know that columns and scalars go together
+    nameless: Array = join(rows["node"].cast(pa.utf8()), rows["connection"].cast(pa.utf8()), "#")
+    return coded(pc.coalesce(rows["client"], nameless))
+
+
+def merge(parts: pa.Table) -> pa.Table:
     """One row for each publisher, channel and minute."""
-    return parts.groupBy(*KEYS, "publisher").agg(sf.sum("messages").alias("messages"), sf.sum("bytes").alias("bytes"))
+    return merged(parts, (*KEYS, "publisher"), {"messages": "sum", "bytes": "sum"}).cast(PART)
 
 
-def finish(parts: DataFrame) -> DataFrame:
+def finish(parts: pa.Table) -> pa.Table:
     """The table itself: publishers are counted."""
-    return (
-        parts.groupBy(*KEYS)
-        .agg(
-            sf.sum("messages").alias("messages"),
-            sf.sum("bytes").alias("bytes"),
-            sf.count("publisher").alias("publishers"),
-        )
-        .select(*SCHEMA.names)
-    )
+    one = pa.array(np.ones(parts.num_rows, np.int64))
+    counted = parts.set_column(parts.schema.get_field_index("publisher"), "publishers", one)
+    how = {"messages": "sum", "bytes": "sum", "publishers": "sum"}
+    return merged(counted, KEYS, how).select(SCHEMA.names).cast(ARROW)
 
 
-PARTS: Final = Parts(build, merge, finish, daily=True)
+KERNEL: Final = Kernel(part, PART_SCHEMA, LIGHT_COLUMNS, merge, finish)
+PARTS: Final = parts_of(KERNEL, SCHEMA, daily=True)
 
 TABLE: Final = Table(
     "traffic",
@@ -76,4 +71,5 @@ TABLE: Final = Table(
     watermark="none: a row counts whenever it comes",
     parts=PARTS,
     keys=KEYS,
+    kernel=KERNEL,
 )
