@@ -161,6 +161,17 @@ class Page:
         # Evaluated in the new document, which is there once ``navigate`` has answered.
         self.run("if (document.readyState !== 'complete') await new Promise(done => addEventListener('load', done));")
 
+    def resize(self, width: int, height: int) -> None:
+        """Show pages as a phone of this size does."""
+        self._browser.command(
+            "Emulation.setDeviceMetricsOverride",
+            self._session,
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=True,
+        )
+
     def run(self, script: str) -> Any:
         """What the body of an ``async`` function returns, evaluated in the page."""
         result = self._browser.command(

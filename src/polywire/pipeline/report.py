@@ -1,8 +1,8 @@
 """The report: one HTML page with everything in it, charts of the lake's tables. It loads nothing from elsewhere.
 
-Its data is a few small lists computed from the tables, regardless of their size. Charts are SVG, drawn in a box
-of fixed width that the browser scales; colours come from the page's style sheet, and each mark explains itself in its
-title.
+Its data is a few small lists computed from the tables, regardless of their size. The marks of a chart are SVG that is
+stretched to the width there is; its labels are text beside it, which keeps its size on a phone. Colours come from the
+page's style sheet, and each mark explains itself in its title.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,18 +20,16 @@ from polywire.pipeline.query import Questions, tables_in
 from polywire.registry import built_in_names
 
 WIDTH: Final = 960
-HEIGHT: Final = 260
-LEFT: Final = 64
-RIGHT: Final = 12
-TOP: Final = 12
-BOTTOM: Final = 28
-BAR: Final = 26
+HEIGHT: Final = 220
 COLOURS: Final = 8
 """Colours there are; further series begin again."""
 
 LINES: Final = 5
-LABELS: Final = 10
+LABELS: Final = 8
 """Lines and times of a chart, at most."""
+
+NARROW_LABELS: Final = 3
+"""Times of a chart on a phone, about."""
 
 BYTES_SHOWN: Final = 16
 
@@ -57,8 +55,8 @@ class Bar:
 def stacked(times: Sequence[datetime], series: Sequence[Series], unit: str) -> str:
     """For each point in time a bar, made of the series one upon the other."""
     totals = [sum(one.values[index] or 0 for one in series) for index in range(len(times))]
-    scale = _Scale(max(totals, default=0))
-    step = (WIDTH - LEFT - RIGHT) / max(len(times), 1)
+    scale = Scale(max(totals, default=0))
+    step = WIDTH / max(len(times), 1)
     marks = []
     for index, time in enumerate(times):
         base = 0.0
@@ -70,7 +68,7 @@ def stacked(times: Sequence[datetime], series: Sequence[Series], unit: str) -> s
             base += value
             told = f"{_clock(time, times)} {one.name}: {compact(value)} {unit}"
             marks.append(
-                f'<rect class="s{one.colour % COLOURS}" x="{LEFT + index * step + step * 0.06:.1f}" y="{top:.1f}" '
+                f'<rect class="s{one.colour % COLOURS}" x="{index * step + step * 0.06:.1f}" y="{top:.1f}" '
                 f'width="{max(step * 0.88, 0.8):.1f}" height="{max(bottom - top, 0.4):.1f}">'
                 f"<title>{escape(told)}</title></rect>"
             )
@@ -78,53 +76,51 @@ def stacked(times: Sequence[datetime], series: Sequence[Series], unit: str) -> s
 
 
 def lines(times: Sequence[datetime], series: Sequence[Series], unit: str) -> str:
-    """Each of the series as a line; it is broken where there is no value."""
-    scale = _Scale(max((value for one in series for value in one.values if value is not None), default=0))
-    step = (WIDTH - LEFT - RIGHT) / max(len(times), 1)
+    """Each of the series as a line, the first one the thinnest and above the others, so that equal ones are seen.
+
+    A line is broken where there is no value.
+    """
+    values = [value for one in series for value in one.values if value is not None]
+    scale = Scale(max(values, default=0), min((value for value in values if value > 0), default=0))
+    step = WIDTH / max(len(times), 1)
     marks = []
-    for one in series:
-        colour = one.colour % COLOURS
+    for rank, one in reversed(list(enumerate(series))):
+        look = f'class="l{one.colour % COLOURS} w{min(rank, WIDEST_LINE)}"'
         run: list[str] = []
         for index, value in enumerate([*one.values, None]):
             if value is None:
                 if len(run) > 1:
-                    marks.append(f'<polyline class="l{colour}" points="{" ".join(run)}"/>')
+                    marks.append(f'<polyline {look} points="{" ".join(run)}"/>')
                 run = []
                 continue
-            x, y = LEFT + (index + 0.5) * step, scale.y(value)
+            x, y = (index + 0.5) * step, scale.y(value)
             run.append(f"{x:.1f},{y:.1f}")
             told = f"{_clock(times[index], times)} {one.name}: {compact(value)} {unit}"
-            marks.append(
-                f'<circle class="s{colour}" cx="{x:.1f}" cy="{y:.1f}" r="2.2"><title>{escape(told)}</title></circle>'
-            )
+            marks.append(f'<path {look} d="M{x:.1f} {y:.1f}h0"><title>{escape(told)}</title></path>')
     return legend([(one.name, one.colour) for one in series]) + _framed(scale, times, "".join(marks), unit)
+
+
+WIDEST_LINE: Final = 2
+"""Widths of lines there are, from 0."""
 
 
 def bars(rows: Sequence[Bar], parts: Sequence[str], unit: str) -> str:
     """For each name a bar from the left, made of its parts."""
     most = max((sum(row.values) for row in rows), default=0) or 1
-    names, room = 300, WIDTH - 300 - 150
-    marks = []
-    for index, row in enumerate(rows):
-        y = index * BAR
-        marks.append(
-            f'<text class="name" x="{names - 10}" y="{y + 17}" text-anchor="end">{escape(shortened(row.name, 38))}'
-            f"<title>{escape(row.name)}</title></text>"
+    shown = []
+    for row in rows:
+        marks = "".join(
+            f'<i class="k{number % COLOURS}" style="width:{value / most:.2%}" '
+            f'title="{escape(f"{row.name}: {compact(value)} {unit} {parts[number]}".strip())}"></i>'
+            for number, value in enumerate(row.values)
         )
-        x = float(names)
-        for number, value in enumerate(row.values):
-            width = value / most * room
-            told = f"{row.name}: {compact(value)} {unit} {parts[number]}".strip()
-            marks.append(
-                f'<rect class="s{number % COLOURS}" x="{x:.1f}" y="{y + 4}" width="{width:.1f}" height="{BAR - 8}">'
-                f"<title>{escape(told)}</title></rect>"
-            )
-            x += width
         note = row.note or compact(sum(row.values))
-        marks.append(f'<text class="value" x="{x + 8:.1f}" y="{y + 17}">{escape(note)}</text>')
-    height = max(len(rows), 1) * BAR
+        shown.append(
+            f'<div><span class="name" title="{escape(row.name)}">{escape(shortened(row.name, 60))}</span>'
+            f'<span class="track">{marks}</span><span class="value">{escape(note)}</span></div>'
+        )
     known = legend([(name, number) for number, name in enumerate(parts)]) if len(parts) > 1 else ""
-    return f'{known}<svg viewBox="0 0 {WIDTH} {height}" role="img">{"".join(marks)}</svg>'
+    return f'{known}<div class="bars">{"".join(shown)}</div>'
 
 
 def legend(names: Sequence[tuple[str, int]]) -> str:
@@ -146,55 +142,86 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
 
 
-class _Scale:
-    """Values to heights, with a top that is a round number."""
+class Scale:
+    """Values to heights, with a top that is a round number.
 
-    def __init__(self, most: float) -> None:
+    ``least`` is the smallest value above zero, of lines: where they are far apart, each step is ten times the last.
+    """
+
+    def __init__(self, most: float, least: float = 0) -> None:
+        self._power = 0 if least <= 0 or most / least < FAR_APART else floor(log10(least))
+        self._wide = least > 0 and most / least >= FAR_APART
         power = 10 ** floor(log10(most)) if most > 0 else 1
-        self.step = next((power * part for part in (0.25, 0.5, 1, 2) if most / (power * part) <= LINES), power * 2)
-        self.top = max(ceil(most / self.step), 1) * self.step
+        step = next((power * part for part in (0.25, 0.5, 1, 2) if most / (power * part) <= LINES), power * 2)
+        top = max(ceil(most / step), 1)
+        if self._wide:
+            self.ticks = [10.0**one for one in range(self._power, ceil(log10(most)) + 1)]
+        else:
+            self.ticks = [step * index for index in range(top + 1)]
+
+    def share(self, value: float) -> float:
+        """How high up a value is, from 0 to 1."""
+        if self._wide:
+            low, high = log10(self.ticks[0]), log10(self.ticks[-1])
+            return max(log10(value) - low, 0) / (high - low) if value > 0 else 0.0
+        return value / self.ticks[-1]
 
     def y(self, value: float) -> float:
-        return TOP + (1 - value / self.top) * (HEIGHT - TOP - BOTTOM)
-
-    def ticks(self) -> list[float]:
-        return [self.step * index for index in range(round(self.top / self.step) + 1)]
+        """Its height in a chart, from the top."""
+        return (1 - self.share(value)) * HEIGHT
 
 
-def _framed(scale: _Scale, times: Sequence[datetime], marks: str, unit: str) -> str:
+FAR_APART: Final = 100
+"""How many times the smallest value the largest one is where a line near zero would show nothing."""
+
+
+def _framed(scale: Scale, times: Sequence[datetime], marks: str, unit: str) -> str:
     """Marks between an axis of values and one of times."""
-    lines_ = [
-        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{scale.y(value):.1f}" y2="{scale.y(value):.1f}"/>'
-        f'<text class="axis" x="{LEFT - 8}" y="{scale.y(value) + 4:.1f}" text-anchor="end">{compact(value)}</text>'
-        for value in scale.ticks()
-    ]
-    step = (WIDTH - LEFT - RIGHT) / max(len(times), 1)
+    rules = "".join(
+        f'<hr style="bottom:{scale.share(value):.1%}"/><b style="bottom:{scale.share(value):.1%}">{compact(value)}</b>'
+        for value in scale.ticks
+    )
+    return (
+        f'<div class="chart" role="img" aria-label="{escape(unit)} over time"><div>{rules}'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none">{marks}</svg></div>{_labels(times)}</div>'
+    )
+
+
+def _labels(times: Sequence[datetime]) -> str:
+    """Times at round places; those of class ``more`` are for screens that are wide enough."""
     every = _between_labels(times)
-    labels = [
-        f'<text class="axis" x="{LEFT + (index + 0.5) * step:.1f}" y="{HEIGHT - 8}" text-anchor="middle">'
-        f"{_clock(time, times)}</text>"
+    found = [
+        (index, time)
         for index, time in enumerate(times)
-        if (time.hour * 60 + time.minute) % every == 0
-    ]
-    name = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(unit)} over time">'
-    return f"{name}{''.join(lines_)}{marks}{''.join(labels)}</svg>"
+        if (time.hour * 3600 + time.minute * 60 + time.second) % every == 0
+    ] or list(enumerate(times))[:1]
+    keep = ceil(len(found) / NARROW_LABELS)
+    look = {True: "", False: ' class="more"'}
+    return "".join(
+        f'<span{look[place % keep == 0]} style="left:{(index + 0.5) / len(times):.1%}">{_clock(time, times)}</span>'
+        for place, (index, time) in enumerate(found)
+    )
 
 
 def _between_labels(times: Sequence[datetime]) -> int:
-    """Minutes between two times that are written, so that there are ten or fewer, at round times."""
-    minutes = (times[-1] - times[0]).total_seconds() / 60 if times else 0
-    return next((step for step in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720) if minutes / step <= LABELS), 1440)
+    """Seconds between two times that are written, so that there are few, at round times."""
+    seconds = (times[-1] - times[0]).total_seconds() if times else 0
+    return next((step for step in STEPS if seconds / step <= LABELS), DAY)
 
 
 def _clock(time: datetime, times: Sequence[datetime]) -> str:
-    """The time, with the day where the chart spans several."""
-    several = times[0].date() != times[-1].date()
-    return time.strftime("%d %b %H:%M" if several else "%H:%M")
+    """The time: with the day where the chart spans several, with seconds where it is short."""
+    if times[0].date() != times[-1].date():
+        return time.strftime("%d %b %H:%M")
+    exact = any(one.second for one in times)
+    return time.strftime("%H:%M:%S" if exact else "%H:%M")
 
 
 BINS: Final = 96
-WIDTHS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 360, 720, 1440)
-"""Possible widths of a point in minutes; the first one that gives few enough points is used."""
+MINUTE: Final = 60
+DAY: Final = 86_400
+STEPS: Final = (1, 2, 5, 10, 15, 30, MINUTE, *(MINUTE * count for count in (2, 5, 10, 15, 30, 60, 120, 360, 720)), DAY)
+"""Possible widths of a point in seconds; the first one that gives few enough points is used."""
 MOST_ROWS: Final = 12
 
 Rows = list[dict[str, Any]]
@@ -202,11 +229,14 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """Everything on the page. ``times`` are the points in time all charts have; a list is empty where its table is."""
+    """Everything on the page. ``times`` are the points in time all charts have, so many ``seconds`` apart.
+
+    A list is empty where its table is.
+    """
 
     tables: Sequence[str]
     times: Sequence[datetime]
-    minutes: int
+    seconds: int
     totals: dict[str, float]
     traffic: Rows
     channels: Rows
@@ -234,15 +264,16 @@ def gather(lake: str | Path | Storage, options: Mapping[str, str] | None = None)
 
 
 def _gathered(lake: Questions) -> ReportData:
-    (span,) = _all(lake, "SELECT min(minute) AS first, max(minute) AS last FROM traffic")
-    first, last = span["first"], span["last"]
-    minutes = next((width for width in WIDTHS if (last - first) / timedelta(minutes=width) < BINS), WIDTHS[-1])
+    first, last, exact = _span(lake)
+    seconds = next((step for step in STEPS if (last - first) / timedelta(seconds=step) < BINS), DAY)
+    seconds = seconds if exact else max(seconds, MINUTE)
+    questions = _found(lake.names) | ({"traffic": MOMENTS} if seconds < MINUTE else {})
     (totals,) = _all(lake, "SELECT sum(messages) AS messages, sum(bytes) AS bytes FROM traffic")
-    found = {name: _all(lake, sql.replace("$width", str(minutes * 60))) for name, sql in _found(lake.names).items()}
+    found = {name: _all(lake, sql.replace("$width", str(seconds))) for name, sql in questions.items()}
     data = ReportData(
         tables=tuple(lake.names),
-        times=_times(first, last, minutes),
-        minutes=minutes,
+        times=_times(first, last, seconds),
+        seconds=seconds,
         totals={name: float(value or 0) for name, value in totals.items()},
         own=[_own(lake, name) for name in lake.names if name not in BUILT_IN],
         **{name: found.get(name, []) for name in QUESTIONS},
@@ -252,6 +283,16 @@ def _gathered(lake: Questions) -> ReportData:
     data.totals["faults"] = float(sum(row["faults"] for row in data.faults))
     data.totals["sessions"] = float(sum(row["sessions"] for row in data.protocols))
     return data
+
+
+def _span(lake: Questions) -> tuple[datetime, datetime, bool]:
+    """When the first and the last message came, and whether that is exact: of a short recording, by its messages."""
+    (span,) = _all(lake, "SELECT min(minute) AS first, max(minute) AS last FROM traffic")
+    if "messages" in lake.names and span["last"] - span["first"] < timedelta(minutes=BINS):
+        (exact,) = _all(lake, "SELECT min(ts) AS first, max(ts) AS last FROM messages")
+        if exact["first"] is not None:
+            return exact["first"], exact["last"], True
+    return span["first"], span["last"], False
 
 
 BUILT_IN: Final = ("messages", "calls", "sessions", "faults", "traffic", "latency", "demand")
@@ -328,6 +369,10 @@ QUESTIONS: Final = {
 """What the page shows: the table, and the question."""
 
 
+MOMENTS: Final = f"SELECT {_bin('ts')} AS time, protocol, count(*) AS messages FROM messages GROUP BY ALL"
+"""The traffic of a recording that is too short for minutes."""
+
+
 def _found(names: Sequence[str]) -> dict[str, str]:
     """The questions whose tables are there."""
     return {name: sql for name, (table, sql) in QUESTIONS.items() if table in names}
@@ -339,8 +384,8 @@ def _own(lake: Questions, name: str) -> dict[str, Any]:
     return {"table": name, "rows": found["rows"], "columns": ", ".join(columns)}
 
 
-def _times(first: datetime, last: datetime, minutes: int) -> list[datetime]:
-    width = timedelta(minutes=minutes)
+def _times(first: datetime, last: datetime, seconds: int) -> list[datetime]:
+    width = timedelta(seconds=seconds)
     zero = datetime(1970, 1, 1)  # noqa: DTZ001 - all times here are UTC
     begin = zero + (first - zero) // width * width
     return [begin + width * index for index in range((last - begin) // width + 1)]
@@ -369,12 +414,14 @@ def page(data: ReportData, now: datetime) -> str:
     parts = [_traffic(data), *(section(data) for name, section in sections.items() if name in data.tables)]
     if data.own:
         parts.append(_own_tables(data))
-    span = f"{_time(data.times[0])} to {_time(data.times[-1])} UTC"
+    last = data.times[-1] + timedelta(seconds=data.seconds)
+    exact = "%Y-%m-%d %H:%M:%S" if data.seconds < MINUTE else "%Y-%m-%d %H:%M"
+    span = f"{data.times[0]:{exact}} to {last:{exact}} UTC"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>Polywire report</title><style>{style}</style></head><body><header><h1>Polywire report</h1>"
-        f"<p>{span}, {_each(data.minutes)}. Made {_time(now)} UTC.</p></header>"
+        f"<p>{span}, {_each(data.seconds)}. Made {_time(now)} UTC.</p></header>"
         f"{_tiles(data)}<main>{''.join(parts)}</main></body></html>\n"
     )
 
@@ -385,7 +432,7 @@ def _tiles(data: ReportData) -> str:
     failed = totals["failed"] / totals["calls"] if totals["calls"] else 0.0
     figures = [
         ("traffic", "messages", compact(totals["messages"])),
-        ("traffic", "bytes", octets(totals["bytes"])),
+        ("traffic", "bytes", byte_count(totals["bytes"])),
         ("sessions", "sessions", compact(totals["sessions"])),
         ("calls", "calls", compact(totals["calls"])),
         ("calls", "calls that failed", f"{failed:.1%}"),
@@ -396,17 +443,21 @@ def _tiles(data: ReportData) -> str:
     return f'<section class="tiles">{tiles}</section>'
 
 
+NONE: Final = '<p class="none">none: messages of the hub itself, which no client sent.</p>'
+
+
 def _traffic(data: ReportData) -> str:
     protocols = sorted({row["protocol"] for row in data.traffic}, key=_colour)
     found = {(row["time"], row["protocol"]): row["messages"] for row in data.traffic}
     series = [Series(name, [found.get((time, name)) for time in data.times], _colour(name)) for name in protocols]
     channels = [
-        Bar(row["channel"] or "(none)", [row["messages"]], f"{compact(row['messages'])}, {octets(row['bytes'])}")
+        Bar(row["channel"] or "(none)", [row["messages"]], f"{compact(row['messages'])}, {byte_count(row['bytes'])}")
         for row in data.channels
     ]
+    chart = stacked(data.times, series, "messages") if series else ""
     return _section(
         "Traffic",
-        ("Messages by protocol", stacked(data.times, series, "messages") if series else ""),
+        ("Messages by protocol", chart + (NONE if "none" in protocols else "")),
         ("Channels with the most messages", bars(channels, [""], "messages") if channels else ""),
     )
 
@@ -467,7 +518,7 @@ def _faults(data: ReportData) -> str:
             "client": ("client", lambda name: name or ""),
             "reason": ("reason", lambda text: text or ""),
             "raw": ("bytes", _hex),
-            "size": ("of", octets),
+            "size": ("of", byte_count),
         },
     )
     chart = bars(reasons, [""], "faults") if reasons else ""
@@ -486,7 +537,7 @@ def _sessions(data: ReportData) -> str:
             "lost": ("lost", compact),
             "seconds": ("median s", lambda value: "" if value is None else compact(value)),
             "messages": ("messages", compact),
-            "bytes": ("bytes", octets),
+            "bytes": ("bytes", byte_count),
         },
     )
     chart = stacked(data.times, series, "sessions") if series else ""
@@ -527,10 +578,12 @@ def _running(data: ReportData, protocol: str) -> list[float | None]:
     return found
 
 
+NOTHING: Final = '<p class="none">Nothing yet.</p>'
+
+
 def _section(title: str, *blocks: tuple[str, str]) -> str:
     inner = "".join(
-        f"<figure><figcaption>{escape(name)}</figcaption>{content or '<p class=none>Nothing yet.</p>'}</figure>"
-        for name, content in blocks
+        f"<figure><figcaption>{escape(name)}</figcaption>{content or NOTHING}</figure>" for name, content in blocks
     )
     return f"<section><h2>{escape(title)}</h2>{inner}</section>"
 
@@ -553,7 +606,7 @@ def _right(name: str, numbers: set[str]) -> str:
     return ' class="n"' if name in numbers else ""
 
 
-def octets(value: float) -> str:
+def byte_count(value: float) -> str:
     """A size as people read it."""
     for limit, sign in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if value >= limit:
@@ -578,7 +631,9 @@ def _time(time: datetime) -> str:
     return time.strftime("%Y-%m-%d %H:%M")
 
 
-def _each(minutes: int) -> str:
-    if minutes < 60:
-        return f"each bar {minutes} min"
-    return f"each bar {minutes // 60} h"
+def _each(seconds: int) -> str:
+    """How long a bar is."""
+    for unit, name in ((3600, "h"), (MINUTE, "min")):
+        if seconds >= unit:
+            return f"each bar {seconds // unit} {name}"
+    return f"each bar {seconds} s"
