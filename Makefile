@@ -105,9 +105,10 @@ fuzz: setup ## fuzz every codec, and sessions on every listener of a hub, SECOND
 	@$(BIN)/python -m fuzz --seconds $(SECONDS_EACH)
 	@$(BIN)/python -m fuzz --sessions --seconds $(SECONDS_EACH) $(if $(SEED),--seed $(SEED))
 
-faults: setup ## attack the hub, and kill it KILLS (default 1000) times amid other faults; SEED=… repeats a run
+faults: setup ## attack the hub, kill it KILLS (default 1000) times amid other faults, and the pipeline 50 times; SEED=… repeats a run
 	@$(BIN)/python -m faults attacks
 	@$(BIN)/python -m faults kills --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m faults pipeline $(if $(SEED),--seed $(SEED))
 
 soak: setup ## churn on all protocols for MINUTES (default 20); memory must stay flat
 	@$(BIN)/python -m faults soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

@@ -1,4 +1,4 @@
-"""Break a hub on purpose, and check that it keeps its promises.
+"""Break a hub and its pipeline on purpose, and check that they keep their promises.
 
 examples:
   python -m faults kills                           1,000 kills, any fault between them
@@ -6,6 +6,7 @@ examples:
   python -m faults kills --only power,torn         kills and these faults
   python -m faults kills --only none               kills alone
   python -m faults attacks                         every attack by itself, beside well-behaved clients
+  python -m faults pipeline --kills 50 --seed 26   the pipeline's parts, both hubs included, 50 times
   python -m faults soak --minutes 5                churn on all protocols, memory sampled each 10 s
 """
 
@@ -16,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from faults import soak
+from faults import pipeline, soak
 from faults.attacks import MEMORY, P99, attacked
 from faults.kills import FAULTS, LIVES, FailureError, campaign
 from tests.faults.attackers import ATTACKS
@@ -56,6 +57,22 @@ def run_kills(options: argparse.Namespace) -> int:
     say(
         "\n".join([f"\nnothing acknowledged was lost, in {(time.monotonic() - started) / 60:.1f} min:", *tally.lines()])
     )
+    return 0
+
+
+def run_pipeline(options: argparse.Namespace) -> int:
+    """Kill the pipeline's parts, and report."""
+    seed = secrets.randbits(31) if options.seed is None else options.seed
+    say(f"{options.kills} kills, seed {seed}")
+    started = time.monotonic()
+    try:
+        tally = pipeline.campaign(seed, options.kills, minutes=options.minutes, say=say, keep=options.keep.absolute())
+    except pipeline.FailureError as error:
+        say(f"\nFAILED: {error.reason}\njournals, lake and the drivers' log are in {error.kept}")
+        say(f"to repeat it: python -m faults pipeline --seed {seed} --kills {options.kills}")
+        return 1
+    say(f"\nevery row is there once, after {(time.monotonic() - started) / 60:.1f} min:")
+    say("\n".join(f"  {what:<48} {count:>9,}" for what, count in tally.items()))
     return 0
 
 
@@ -116,6 +133,12 @@ def main() -> int:
     attacks.add_argument("--seconds", type=float, default=6.0, help="of each attack (default: 6)")
     attacks.add_argument("--only", metavar="ATTACK,...", help="only these (default: all)")
     attacks.set_defaults(run=run_attacks)
+    spark = commands.add_parser("pipeline", help="kill the pipeline's parts and its hubs while traffic runs")
+    spark.add_argument("--kills", type=int, default=50, help="how many (default: 50)")
+    spark.add_argument("--seed", type=int, help="of what is killed and when (default: random)")
+    spark.add_argument("--minutes", type=float, default=40.0, help="kill nothing more after so many (default: 40)")
+    spark.add_argument("--keep", type=Path, default=KEPT, help="where everything is kept after a failure")
+    spark.set_defaults(run=run_pipeline)
     churn = commands.add_parser("soak", help="churn on all protocols; memory has to stay flat")
     churn.add_argument("--minutes", type=float, default=20.0, help="how long (default: 20)")
     churn.add_argument("--seed", type=int, help="of what the clients do (default: random)")

@@ -30,7 +30,7 @@ ALONE = (
 PAGE_WITH_SPARK = "tests/docs/test_walkthroughs.py::test_a_page_that_starts_spark_works_as_it_is_written"
 
 LONGEST = (
-    "tests/pipeline/test_exactly_once.py",
+    "tests/faults/test_pipeline_killed.py",
     f"{PAGE_WITH_SPARK}[tutorials/data-engineer.md]",
     "tests/pipeline/test_cluster.py",
     "tests/pipeline/",

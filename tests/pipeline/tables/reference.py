@@ -19,10 +19,10 @@ LATENESS = timedelta(seconds=10)
 Table = list[dict[str, Any]]
 
 
-def tables(rows: Sequence[Row]) -> dict[str, Table]:
-    """All of them."""
+def tables(rows: Sequence[Row], now: datetime | None = None) -> dict[str, Table]:
+    """All of them. ``now``: when the journal was read to its end; by default at its latest row."""
     rows = [{name: one.get(name) for name in _COLUMNS} | dict(one) for one in rows]
-    called = calls(rows)
+    called = calls(rows, now)
     return {
         "messages": messages(rows),
         "calls": called,
@@ -189,12 +189,12 @@ def _end_of(call: Sequence[Row]) -> Row | None:
     return singles[-1] if singles else None
 
 
-def calls(rows: Sequence[Row]) -> Table:
-    """Each call that is over."""
+def calls(rows: Sequence[Row], now: datetime | None = None) -> Table:
+    """Each call that is over, by the latest row or ``now``."""
     clocks: dict[str, datetime] = {}
     parts: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for one in sorted(rows, key=lambda one: int(one["offset"])):
-        clocks[one["node"]] = max(clocks.get(one["node"], one["ts"]), one["ts"])
+        clocks[one["node"]] = max(clocks.get(one["node"], now or one["ts"]), one["ts"])
         part = part_of_call(one)
         if part is not None:
             parts[part["node"], part["correlation"]].append(part)
