@@ -1,6 +1,8 @@
 """What Spark is started with: a Java, and memory."""
 
+import io
 import subprocess
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,22 @@ def test_too_little_memory_is_told_before_anything_starts(machine: Path) -> None
 def test_what_is_no_amount_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="memory"):
         starting.parse_memory(text)
+
+
+def test_what_java_says_is_passed_on_without_stacks(capsys: pytest.CaptureFixture[str]) -> None:
+    said = (
+        "WARNING: Using incubator modules: jdk.incubator.vector\n"
+        "12:00:00 spark ERROR Worker: lost\n"
+        "Traceback (most recent call last):\n"
+        '  File "worker.py", line 1, in <module>\n'
+        "    return next(self.gen)\n"
+        "           ^^^^\n"
+        "pyspark.errors.PySparkRuntimeError: [CANNOT_OPEN_SOCKET] timed out\n"
+        "\tat java.base/java.lang.Thread.run(Thread.java:840)\n"
+        "Caused by: java.io.IOException: gone\n"
+        "my own words\n"
+    )
+    words: deque[str] = deque(maxlen=3)
+    starting._relay(io.StringIO(said), words)
+    assert capsys.readouterr().err == "12:00:00 spark ERROR Worker: lost\nmy own words\n"
+    assert list(words)[-1] == "my own words"

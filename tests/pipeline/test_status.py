@@ -1,11 +1,24 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from polywire.cli.pipeline import progress_of
 from polywire.pipeline.errors import OptionError, PipelineError
+from polywire.pipeline.journals import Journals
 from polywire.pipeline.runner import check_passed, reason_of, trigger_interval
-from polywire.pipeline.status import Lag, Notes, lag_now, next_time, of_progress, read_statuses, write_status
+from polywire.pipeline.status import (
+    Lag,
+    Notes,
+    lag_now,
+    next_time,
+    of_progress,
+    read_statuses,
+    step_of,
+    within,
+    write_status,
+)
 from polywire.pipeline.tables import TABLES
 from tests.pipeline.traffic import START, messages, write_journal
 
@@ -30,6 +43,28 @@ def test_a_status_is_what_spark_tells(tmp_path: Path) -> None:
 def test_a_query_that_has_done_nothing_yet_has_a_status() -> None:
     status = of_progress("rows", ("messages",), ("/j",), None, state="running", rows=0)
     assert (status.batch, status.lag) == (-1, 0)
+
+
+def test_progress_within_a_step_is_told_in_rows_with_the_time_that_is_left(tmp_path: Path) -> None:
+    write_journal(tmp_path, messages(100))
+    notes = Notes(str(tmp_path / "lake"))
+    offsets = tmp_path / "lake" / "_pipeline" / "checkpoints" / "rows" / "offsets"
+    offsets.mkdir(parents=True)
+    for batch, end in enumerate((40, 80)):
+        (offsets / str(batch)).write_text(f'v1\n{{"batchTimestampMs":1}}\n{{"$tick": 5, "journal": {end}}}')
+    found = notes.offsets("rows", 1)
+    assert notes.last_batch("rows") == 1
+    assert notes.offsets("rows", 2) is None
+    assert found is not None
+    step = step_of(found, Journals((str(tmp_path),), None), since=10.0)
+    assert (step.rows, step.begin, step.end, step.latest) == (40, {"journal": 40}, {"journal": 80}, {"journal": 100})
+    before = of_progress("rows", ("messages",), (str(tmp_path),), None, state="running", rows=0)
+    status = within(before, step, share=0.5, now=12.0)
+    assert (status.step_done, status.step_rows, status.rows_per_second, status.lag) == (20, 40, 10.0, 60)
+    assert status.remaining == 4.0
+    assert progress_of(status) == ("60 of 100 rows", "10 rows/s", "0:04 left")
+    assert progress_of(replace(status, state="retrying", reason="no answer")) == ("no answer", "retrying", "")
+    assert progress_of(before) == ("starting", "0 rows/s", "")
 
 
 def test_the_lag_is_that_of_now(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Spark and rich are imported by the commands themselves, so that the others start
 
 import csv
 import json
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +32,12 @@ WIDEST = 80
 
 EXTRA = {"deltalake", "duckdb", "pandas", "pyspark"}
 """Packages of the extra ``pipeline``."""
+
+STACKS = ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers of Spark's that print stacks for what is reported as an error of a command."""
+
+FOREIGN = {"_duckdb", "deltalake", "duckdb", "py4j", "pyarrow", "pyspark"}
+"""Packages whose errors are about what they were asked to do, not about mistakes of ours."""
 
 
 class Engine(StrEnum):
@@ -146,7 +153,12 @@ def run(
         ),
     ] = 8,
     keep: Annotated[
-        str | None, typer.Option("--keep", metavar="DAYS", help="Delete rows of days older than this, such as 90d.")
+        str | None,
+        typer.Option(
+            "--keep",
+            metavar="DAYS",
+            help="Delete rows of days older than this: 90d, or by table: 90d,faults=365d. Other tables keep all.",
+        ),
     ] = None,
     storage_options: StorageOptions = None,
     checkpoint: Checkpoint = None,
@@ -168,17 +180,18 @@ def run(
         )
 
         trigger_interval(trigger)
+        known = all_tables(files)
         job = Job(
             journal=journal_place(journal, config),
             lake=place(lake),
-            tables=all_tables(files),
+            tables=known,
             wanted=names_of(tables),
             trigger=trigger,
             once=once,
             token=token,
             options=pairs("--option", options),
             retries=retries,
-            keep=days_kept(keep),
+            keep=days_kept(keep, known),
             storage=pairs("--storage-option", storage_options),
             checkpoint=checkpoint and place(checkpoint),
         )
@@ -359,23 +372,51 @@ def errors_reported() -> Iterator[None]:
     """Print errors in one line, and exit with 1."""
     try:
         yield
-    except PolywireError as error:
-        fail("pipeline", str(error))
-    except OSError as error:  # a storage that can't be reached, a disk that is full
-        fail("pipeline", str(error))
+    except (PolywireError, OSError) as error:  # OSError: a storage that can't be reached, a disk that is full
+        fail("pipeline", one_line(error))
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:
             raise
         fail("pipeline", f"{error.name} is not installed: pip install 'polywire[pipeline]' installs it")
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in FOREIGN:
+            raise
+        fail("pipeline", one_line(error))
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, without stacks of Python and Java."""
+    if type(error).__module__.startswith("py4j.") and "Network" in type(error).__name__:
+        from polywire.pipeline.errors import SparkLostError  # noqa: PLC0415 - see above
+
+        error = SparkLostError()
+    if isinstance(error, PolywireError):
+        return " ".join(str(error).split())
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if type(error).__module__.startswith(("py4j.", "pyspark.")):
+        from polywire.pipeline.runner import reason_of  # noqa: PLC0415 - see above
+
+        return reason_of(error)
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def start_spark(master: str | None, memory: str | None, conf: list[str] | None, *, brief: bool = False) -> Any:
     """Spark, with a sign of life while it starts."""
     from polywire.pipeline.spark import spark_session  # noqa: PLC0415 - see above
 
+    for name in STACKS:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)  # it logs as nobody, too
     settings = pairs("--conf", conf)
     with waiting("starting Spark"):
-        return spark_session(master=master, memory=memory, conf=settings, brief=brief)
+        session = spark_session(master=master, memory=memory, conf=settings, brief=brief)
+    from pyspark import accumulators  # noqa: PLC0415 - see above
+
+    for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+        server.handle_error = lambda *_: None  # type: ignore[method-assign] # as the loggers
+    return session
 
 
 def all_tables(files: list[Path] | None) -> "dict[str, Table]":
@@ -466,8 +507,9 @@ def rows_read(*, once: bool) -> Iterator[Callable[[list["Status"]], None]]:
     with bars.Progress(
         bars.TextColumn("{task.description}"),
         bars.BarColumn(),
-        bars.MofNCompleteColumn(),
+        bars.TextColumn("{task.fields[rows]}"),
         bars.TextColumn("{task.fields[speed]}"),
+        bars.TextColumn("{task.fields[left]}"),
         bars.TimeElapsedColumn(),
         console=console,
         transient=not once,
@@ -477,12 +519,26 @@ def rows_read(*, once: bool) -> Iterator[Callable[[list["Status"]], None]]:
         def watch(statuses: list["Status"]) -> None:
             for status in statuses:
                 if status.query not in tasks:
-                    tasks[status.query] = shown.add_task(status.query, total=None, speed="")
-                speed = f"{status.rows_per_second:,.0f} rows/s"
+                    tasks[status.query] = shown.add_task(status.query, total=None, rows="", speed="", left="")
                 done = sum(status.place.values())
-                shown.update(tasks[status.query], completed=done, total=done + status.lag, speed=speed)
+                total = done + status.lag if done or status.lag else None
+                rows, speed, left = progress_of(status)
+                now = done + status.step_done
+                shown.update(tasks[status.query], completed=now, total=total, rows=rows, speed=speed, left=left)
 
         yield watch
+
+
+def progress_of(status: "Status") -> tuple[str, str, str]:
+    """How far a query is, in words: rows done and rows in all, their rate, and the time that is left."""
+    done, left = sum(status.place.values()), status.remaining
+    if status.reason:
+        return status.reason[:WIDEST], status.state, ""
+    return (
+        f"{done + status.step_done:,} of {done + status.lag:,} rows" if done or status.lag else "starting",
+        f"{status.rows_per_second:,.0f} rows/s",
+        f"{int(left) // 60}:{int(left) % 60:02} left" if left else "",
+    )
 
 
 def noted(lake: str, storage_options: list[str] | None, checkpoint: str | None) -> "Notes":
@@ -512,8 +568,13 @@ def print_statuses(notes: "Notes", token: str | None, *, as_json: bool = False, 
         behind = "?" if lag is None else f"{lag.rows:,} rows, {lag.seconds:.1f} s" if lag.rows else "0 rows"
         speed = f"{status.rows_per_second:,.0f}"
         ago = f"{status.batch_seconds:.1f} s long, {_ago(status.updated)}"
+        if status.step_rows:
+            ago = f"in progress, {status.step_done:,} of {status.step_rows:,} rows"
         table.add_row(status.query, status.state, ", ".join(status.tables), str(status.batch), speed, ago, behind)
     Console(stderr=err, highlight=False, markup=False, width=None if sys.stdout.isatty() else 160).print(table)
+    for status, _ in found:
+        if status.reason:
+            typer.echo(f"{status.query}: {status.reason}", err=err)
 
 
 def write_rows(columns: list[str], rows: list[tuple[Any, ...]], form: Format) -> None:

@@ -51,6 +51,16 @@ class SparkStartError(PipelineError):
         self.words = words
 
 
+class SparkLostError(PipelineError):
+    """Spark's process ended while it was needed: it was killed, or ran out of memory."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Spark's Java process has ended unexpectedly (killed, or out of memory: see --memory); run the command "
+            "again, it continues where it stopped"
+        )
+
+
 class OptionError(PipelineError):
     """An option of the format ``polywire`` that can't be used. ``option`` is its name."""
 

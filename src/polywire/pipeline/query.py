@@ -128,7 +128,12 @@ class Questions:
         if self.storage.local is None or not files:
             self._connection.register(name, opened.to_pyarrow_dataset() if files else _nothing(opened))
         else:
-            self._connection.execute(_view(name, opened, files))
+            try:
+                self._connection.execute(_view(name, opened, files))
+            except duckdb.Error as error:
+                raise LakeError(
+                    name, f"{_reason(error)}; 'polywire pipeline doctor' names what is missing or damaged"
+                ) from None
         if not self._past:
             self.notes += _behind(self.storage, name, opened)
 

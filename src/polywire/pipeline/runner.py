@@ -13,17 +13,17 @@ that one is.
 """
 
 import contextlib
-import json
 import logging
 import re
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyarrow import fs
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
@@ -33,11 +33,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 from polywire.backoff import Backoff
 from polywire.journal.errors import JournalError
 from polywire.pipeline.delta import Batch
-from polywire.pipeline.errors import OptionError, PipelineError
+from polywire.pipeline.errors import OptionError, PipelineError, SparkLostError
 from polywire.pipeline.files import open_location
 from polywire.pipeline.journals import COLUMNS, Journals, SourceOptions, is_remote, listed
 from polywire.pipeline.lake import Lake, convert
-from polywire.pipeline.status import Notes, Status, next_time, of_progress, read_statuses, write_status
+from polywire.pipeline.status import (
+    Notes,
+    Status,
+    Step,
+    next_time,
+    of_progress,
+    read_statuses,
+    step_of,
+    within,
+    write_status,
+)
 from polywire.pipeline.steps import StateFiles, Steps
 from polywire.pipeline.table import Table
 
@@ -69,8 +79,8 @@ class Job:
     options: Mapping[str, str] = field(default_factory=dict)
     """More options for the source."""
     retries: int = RETRIES
-    keep: int | None = None
-    """Days after which rows are deleted."""
+    keep: Mapping[str, int] = field(default_factory=dict)
+    """Days after which rows are deleted, by table."""
     storage: Mapping[str, str] = field(default_factory=dict)
     """Options of the lake's storage."""
     checkpoint: str | None = None
@@ -100,14 +110,19 @@ def trigger_interval(text: str) -> str:
     return f"{found[1]} {_UNITS[unit]}"
 
 
-def days_kept(text: str | None) -> int | None:
-    """A number of days: of ``90d`` or ``90``."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"\s*(\d+)\s*(d|days?)?\s*", text)
-    if found is None or int(found[1]) == 0:
-        raise OptionError("keep", f"{text!r} is not a number of days; write 90d")
-    return int(found[1])
+def days_kept(text: str | None, tables: Iterable[str]) -> dict[str, int]:
+    """Days to keep of each table that is not kept for ever: of ``90d``, ``messages=30d`` or ``90d,faults=365d``."""
+    known, found = list(tables), {}
+    for part in listed(text or ""):
+        name, equals, days = part.rpartition("=")
+        number = re.fullmatch(r"\s*(\d+)\s*(d|days?)?\s*", days)
+        if number is None or int(number[1]) == 0:
+            raise OptionError("keep", f"{part!r} is not a number of days; write 90d, or messages=90d")
+        if equals and name.strip() not in known:
+            raise OptionError("keep", f"there is no table {name.strip()!r}; there is {', '.join(sorted(known))}")
+        for table in [name.strip()] if equals else [one for one in known if one not in found]:
+            found[table] = int(number[1])
+    return found
 
 
 PATIENCE: Final = 10.0
@@ -348,19 +363,6 @@ def batch_writer(
     return write
 
 
-def offsets_of(checkpoint: str, batch_id: int) -> Mapping[str, Any] | None:
-    """The places in the journal that a batch is between, as Spark's checkpoint has them; None where it has none."""
-    files, root = open_location(checkpoint)
-    found: dict[str, Any] = {}
-    for name, number in (("begin", batch_id - 1), ("end", batch_id)):
-        try:
-            with files.open_input_stream(f"{root}/offsets/{number}") as stream:
-                found[name] = json.loads(stream.read().splitlines()[-1])
-        except (OSError, ValueError, IndexError):
-            found[name] = None
-    return None if found["end"] is None else found
-
-
 def forget_state(checkpoint: str) -> None:
     """Delete the state that Spark kept for a query in an earlier release: it refuses to go on without using it."""
     files, root = open_location(checkpoint)
@@ -401,6 +403,8 @@ class Running:
     batch: int = -1
     status: Status | None = None
     steps: Steps | None = None
+    step: Step | None = None
+    reason: str = ""
     tries: int = 0
     due: float | None = None
     query: StreamingQuery = field(init=False)
@@ -430,6 +434,7 @@ class Runner:
         self._backoff = Backoff(pause, LONGEST_PAUSE)
         self._notes = job.notes
         self._lake = Lake(job.lake, job.tables, options=job.storage)
+        self._journals = Journals(listed(job.journal), job.token)
         self._queries: list[Running] = []
         self._stopping = False
 
@@ -446,24 +451,32 @@ class Runner:
 
     def follow(self, watch: Watch | None = None) -> None:
         """Wait for the end: all caught up where the job runs once, else ``stop``. Raises where a query fails."""
-        kept = time.monotonic()
         try:
-            while True:
-                ended = all(running.over for running in self._queries)
-                statuses = [self._look(running) for running in self._queries]
-                if watch is not None:
-                    watch(statuses)
-                for running in self._queries:
-                    self._mind(running)
-                if self._stopping or (ended and all(running.over for running in self._queries)):
-                    break
-                if time.monotonic() > kept + UPKEEP:
-                    self._keep_up()
-                    kept = time.monotonic()
-                self._wait()
-        finally:
-            self._end()
-        self._keep_up()
+            try:
+                self._follow(watch)
+            finally:
+                self._end()
+            self._keep_up()
+        except LOST as error:
+            if not has_ended(self._spark):
+                raise
+            raise SparkLostError from error
+
+    def _follow(self, watch: Watch | None) -> None:
+        kept = time.monotonic()
+        while True:
+            ended = all(running.over for running in self._queries)
+            statuses = [self._look(running) for running in self._queries]
+            if watch is not None:
+                watch(statuses)
+            for running in self._queries:
+                self._mind(running)
+            if self._stopping or (ended and all(running.over for running in self._queries)):
+                return
+            if time.monotonic() > kept + UPKEEP:
+                self._keep_up()
+                kept = time.monotonic()
+            self._wait()
 
     def stop(self) -> None:
         """Let ``follow`` come to its end; from any thread, or a signal's handler."""
@@ -472,7 +485,14 @@ class Runner:
     def _start(self, running: Running) -> StreamingQuery:
         group = running.group
         checkpoint = self._notes.checkpoint(group.query)
-        offsets = partial(offsets_of, checkpoint)
+
+        def offsets(batch_id: int) -> Mapping[str, Any] | None:
+            found = self._notes.offsets(group.query, batch_id)
+            if found is not None:
+                with contextlib.suppress(JournalError, OSError, PipelineError):  # it is for those who watch only
+                    running.step = step_of(found, self._journals, time.monotonic())
+            return found
+
         if group.stateful is not None:
             options = {"ticks": TICKS, **self._job.source_options(group.columns, group.kinds)}
             rows = group.stateful.build(self._spark.readStream.format("polywire").options(**options).load())
@@ -524,12 +544,25 @@ class Runner:
                 state=state,
                 rows=running.rows,
             )
+            if latest is not None and latest["batchId"] >= running.batch and running.failure is None:
+                running.reason = ""
+        status = replace(status, reason=running.reason)
         if running.steps is not None and status.batch_seconds:
             status = replace(status, rows_per_second=running.steps.latest / status.batch_seconds)
+        if state == "running" and running.step is not None and running.query.status["isTriggerActive"]:
+            status = within(status, running.step, self._share_done(), time.monotonic())
         if running.status is None or replace(status, updated=running.status.updated) != running.status:
             write_status(self._notes, status)
             running.status = status
         return status
+
+    def _share_done(self) -> float:
+        """How many of the tasks that Spark knows of now are done, of all jobs in progress."""
+        tracker = self._spark.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        tasks = [(stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None]
+        return sum(done for done, _ in tasks) / max(sum(of for _, of in tasks), 1)
 
     def _mind(self, running: Running) -> None:
         """Start a query again that failed for a passing reason; raise where it failed for another, or too often."""
@@ -546,6 +579,7 @@ class Runner:
     def _start_again(self, running: Running) -> None:
         running.due = None
         running.failures = []
+        running.step = None
         try:
             running.query = self._start(running)
         except PySparkException as error:
@@ -553,6 +587,7 @@ class Runner:
 
     def _failed(self, running: Running, failure: Failure) -> None:
         name = running.group.query
+        running.reason = failure.reason
         if not failure.passing or running.tries >= self._job.retries:
             raise QueryFailedError(name, failure.reason, running.tries) from None
         running.tries += 1
@@ -576,11 +611,21 @@ class Runner:
         time.sleep(min(POLL, self._backoff.first))  # all are to be started again
 
     def _end(self) -> None:
+        lost = False
         for running in self._queries:
-            if running.query.isActive:
-                running.query.stop()
-            if running.status is not None and running.status.state in {"running", "retrying"}:
-                write_status(self._notes, replace(running.status, state="stopped"))
+            try:
+                if running.query.isActive:
+                    running.query.stop()
+            except LOST:
+                lost = True
+            if running.status is None:
+                continue
+            state = "stopped" if running.status.state in {"running", "retrying"} else running.status.state
+            if lost:
+                state, running.reason = "failed", str(SparkLostError())
+            last = replace(running.status, state=state, reason=running.reason, step_rows=0, step_done=0)
+            if last != running.status:
+                write_status(self._notes, last)
 
     def _keep_up(self) -> None:
         tables = [table for running in self._queries for table in running.group.tables]
@@ -588,12 +633,30 @@ class Runner:
             list(pool.map(self._keep_up_table, tables))
 
     def _keep_up_table(self, table: Table) -> None:
-        if self._job.keep is not None:
-            self._lake.keep(table.name, self._job.keep)
+        days = self._job.keep.get(table.name)
+        if days is not None:
+            self._lake.keep(table.name, days)
         self._lake.compact(table.name, self._spark)
         self._lake.tidy(table.name)
         self._lake.refresh(table.name, self._spark)
 
+
+LOST: Final = (Py4JError, OSError, EOFError)
+"""What calls of Spark end with where its Java process is gone."""
+
+
+def has_ended(spark: SparkSession) -> bool:
+    """Whether Spark's Java process, which this process has started, is gone."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - nothing else knows it
+    if process is None:
+        return False
+    with contextlib.suppress(subprocess.TimeoutExpired):  # its connections end a moment earlier
+        process.wait(MOMENT)
+    return process.poll() is not None
+
+
+MOMENT: Final = 0.5
+"""Seconds in which a process that was killed ends."""
 
 AFTERMATH: Final = timedelta(seconds=120)
 """How much more is read for a table that keeps state: what began in the last day may end a little later."""

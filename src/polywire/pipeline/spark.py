@@ -352,12 +352,27 @@ def _launch(settings: Any) -> None:
 
 
 def _relay(lines: IO[str], words: "deque[str]") -> None:
-    """Pass on what the JVM complains about, but for what it says at every start."""
+    """Pass on what the JVM complains about, but for what it says at every start, and stacks of Python and Java.
+
+    What a stack is about is reported by the query that failed.
+    """
+    inside = False
     with lines:
         for line in lines:
-            if not line.startswith(NOISE):
-                words.append(line.strip())
+            if line.startswith(NOISE):
+                continue
+            words.append(line.strip())
+            stack = line.startswith(STACKS)
+            if not stack and not (inside and line[0].isspace()) and not (inside and _ERROR.match(line)):
                 sys.stderr.write(line)
+            inside = stack or (inside and line[0].isspace())
+
+
+STACKS: Final = ("Traceback (most recent call last)", "\tat ", "Caused by: ")
+"""How the lines of a stack begin."""
+
+_ERROR: Final = re.compile(r"[\w.]+(Error|Exception|Interrupt|Exit)\b")
+"""The line that ends a stack of Python."""
 
 
 NEEDED: Final = ("pandas", "pyarrow.compute", "polywire.pipeline.steps")
