@@ -287,6 +287,7 @@ class Journals:
         self._locations = locations
         self._token = token
         self._opened: dict[str, tuple[str, Journal]] = {}
+        self._nodes: dict[str, str] = {}
 
     def location(self, name: str) -> str:
         """Where a journal is."""
@@ -301,7 +302,34 @@ class Journals:
                 known[1].refresh()
             else:
                 self._opened[name] = (location, journal.open(location, token=self._token))
+                self._nodes.pop(name, None)
+        if len(found) > 1:
+            self._check_nodes(found)
         if not self._opened:
             raise OptionError("journal", f"no such directory: {', '.join(self._locations)}")
         # One that a glob no longer finds may come back; until then its offset is kept, and it has no new rows.
         return {name: opened for name, (_, opened) in self._opened.items() if name in found}
+
+    def _check_nodes(self, found: Mapping[str, str]) -> None:
+        """Whether each journal is of a node of its own: rows of several are told apart by node and offset."""
+        owners: dict[str, str] = {}
+        for name, location in found.items():
+            node = self._nodes.get(name) or _node_of(self._opened[name][1])
+            if node is None:
+                continue  # nothing was written there yet
+            self._nodes[name] = node
+            other = owners.setdefault(node, location)
+            if other != location:
+                raise OptionError(
+                    "journal",
+                    f"{other} and {location} are both of the node {node!r}: name a journal once, without copies, and "
+                    "give each hub a name of its own (journal.node)",
+                )
+
+
+def _node_of(opened: Journal) -> str | None:
+    """The node that a journal's first row is of."""
+    first = opened.first_offset
+    for batch in opened.scan(["node"], from_offset=first, to_offset=first + 1, on_corrupt="skip"):
+        return str(batch.column("node")[0].as_py())
+    return None
