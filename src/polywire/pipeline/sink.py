@@ -41,7 +41,7 @@ ACCEPTED: Final = {
 NEEDED: Final = ("channel", "body")
 
 PART_ROWS: Final = 10_000
-PART_OCTETS: Final = 4 << 20
+PART_BYTES: Final = 4 << 20
 """A part is one request to the hub and one step of its log; a single larger message is a part of its own."""
 
 
@@ -78,12 +78,12 @@ def normalised(batch: pa.RecordBatch) -> pa.RecordBatch:
 def in_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch cut into parts that are small enough for one request each."""
     lengths = pc.binary_length(batch.column("body")).to_pylist()  # type: ignore[call-overload] # of binary columns
-    start = octets = 0
+    start = size = 0
     for row, length in enumerate(lengths):
-        if row > start and (row - start >= PART_ROWS or octets + length > PART_OCTETS):
+        if row > start and (row - start >= PART_ROWS or size + length > PART_BYTES):
             yield batch.slice(start, row - start)
-            start, octets = row, 0
-        octets += length
+            start, size = row, 0
+        size += length
     if start < batch.num_rows:
         yield batch.slice(start)
 
