@@ -23,7 +23,6 @@ ALONE = (
     "tests/demo/test_story.py",
     "tests/docs/test_walkthroughs.py",
     "tests/pipeline/test_cluster.py",
-    "tests/pipeline/test_exactly_once.py",
 )
 """Files whose tests share nothing, or would make a unit that all others are done before."""
 

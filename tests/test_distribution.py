@@ -48,7 +48,6 @@ def test_the_tests_of_a_file_run_in_one_worker(tmp_path: Path) -> None:
         ("tests/hub/test_hub.py::test_a", "tests/hub/test_work.py::test_a", False),
         ("tests/pipeline/test_sink.py::test_a", "tests/pipeline/tables/test_golden.py::test_b", True),
         ("tests/pipeline/test_sink.py::test_a", "tests/pipeline/test_cluster.py::test_b", False),
-        ("tests/pipeline/test_sink.py::test_a", "tests/pipeline/test_exactly_once.py::test_b", False),
         ("tests/docs/test_walkthroughs.py::test_a[a.md]", "tests/docs/test_walkthroughs.py::test_a[b.md]", False),
     ],
 )
