@@ -1,0 +1,72 @@
+"""What a fabric needs of the engine below it: who is there, who owns which shard, and how batches get to a node.
+
+NATS is one engine (``nats.py``), the supervisor of workers on one machine another. Both call ``Events``, and are used
+through ``Membership``, in the event loop's thread. Nothing here does IO.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+SHARDS: Final = 64
+"""How many shards the queues of a cluster are divided into. It is part of what is stored: it never changes."""
+
+
+class Events(Protocol):
+    """What a membership reports. None of these may raise or wait."""
+
+    def joined(self, node: str, life: int) -> None:
+        """A node is there. ``life`` is another number each time it starts."""
+
+    def left(self, node: str, reason: str) -> None:
+        """A node has gone: it said so, its lease is over, or its connection is lost for good."""
+
+    def received(self, node: str, batch: bytes) -> None:
+        """One whole batch from a node's link."""
+
+    def owners(self, changed: Mapping[int, str | None]) -> None:
+        """These shards have another owner, which may be this node. None: nobody at the moment."""
+
+    def reachable(self, yes: bool, why: str) -> None:  # noqa: FBT001 - a state, not an option
+        """The engine can be reached, or can't."""
+
+
+class Membership(Protocol):
+    """The engine of a fabric. ``node`` is this node's name, ``life`` this start of it, from ``start`` on."""
+
+    node: str
+    life: int
+
+    async def start(self, events: Events) -> None:
+        """Join. Nodes and owners that are known already are reported before this returns."""
+
+    def send(self, node: str, batch: bytes | memoryview) -> None:
+        """Send a batch. It never waits, and what it is given may be lost with a connection: links number batches."""
+
+    def owner(self, shard: int) -> str | None:
+        """Who owns a shard now. This node is only named while its lease lasts, by its own clock."""
+
+    async def leave(self) -> None:
+        """Hand over the shards and say goodbye."""
+
+    def status(self) -> dict[str, object]:
+        """What operators may want to know: for ``/metrics``, ``/v1/cluster`` and ``polywire cluster status``."""
+
+
+def shard_of(queue: str) -> int:
+    """The shard that a queue belongs to, by its name."""
+    return zlib.crc32(queue.encode("utf-8", "surrogatepass")) % SHARDS
+
+
+def preferred(shard: int, nodes: Iterable[str]) -> str | None:
+    """Who of these nodes should own a shard; None if there are none.
+
+    Each node is drawn by lot for each shard, and the highest lot wins (rendezvous hashing): a node that comes or goes
+    changes the owners of its own share only, and all nodes agree without asking each other.
+    """
+    return max(nodes, key=lambda node: _lot(shard, node), default=None)
+
+
+def _lot(shard: int, node: str) -> bytes:
+    return hashlib.blake2b(f"{shard}/{node}".encode(), digest_size=8).digest()
