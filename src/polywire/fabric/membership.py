@@ -6,7 +6,7 @@ through ``Membership``, in the event loop's thread. Nothing here does IO.
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 SHARDS: Final = 64
@@ -14,7 +14,7 @@ SHARDS: Final = 64
 
 
 class Events(Protocol):
-    """What a membership reports. None of these may raise or wait."""
+    """What a membership reports. None of these may raise, and only ``handing_over`` may wait."""
 
     def joined(self, node: str, life: int) -> None:
         """A node is there. ``life`` is another number each time it starts."""
@@ -27,6 +27,12 @@ class Events(Protocol):
 
     def owners(self, changed: Mapping[int, str | None]) -> None:
         """These shards have another owner, which may be this node. None: nobody at the moment."""
+
+    async def handing_over(self, shards: Collection[int]) -> None:
+        """These shards of this node are about to be given to others: stop serving them, and bring them to safety.
+
+        Afterwards ``owners`` says who has them.
+        """
 
     def reachable(self, yes: bool, why: str) -> None:  # noqa: FBT001 - a state, not an option
         """The engine can be reached, or can't."""
