@@ -27,7 +27,7 @@ from polywire.registry import built_in
 
 HERE = Path(__file__).parent
 GRACE = 120
-PROTOCOLS = tuple(each.name for each in built_in())
+CODECS = (*(each.name for each in built_in()), "fabric")
 LISTENERS = (*(listener.key for each in built_in() for listener in each.listeners), "http")
 
 
@@ -80,10 +80,10 @@ def main() -> int:
     parser.add_argument("--sessions", action="store_true", help="fuzz whole sessions on a hub instead of codecs")
     parser.add_argument("--seed", type=int, help="of the sessions (default: random)")
     parser.add_argument("--inputs", default="0..", metavar="FIRST[..LAST]", help="only these inputs of the seed")
-    listed = f"codecs: {', '.join(PROTOCOLS)}; listeners: {', '.join(LISTENERS)} (default: all)"
+    listed = f"codecs: {', '.join(CODECS)}; listeners: {', '.join(LISTENERS)} (default: all)"
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=listed)
     options = parser.parse_args()
-    known = LISTENERS if options.sessions else PROTOCOLS
+    known = LISTENERS if options.sessions else CODECS
     targets = options.targets or list(known)
     for target in targets:
         if target not in known:

@@ -9,7 +9,7 @@ import atheris
 
 def main() -> None:
     name, seconds, corpus, prefix = sys.argv[1:]
-    with atheris.instrument_imports(include=["polywire.protocols", "polywire.errors"]):
+    with atheris.instrument_imports(include=["polywire.protocols", "polywire.fabric", "polywire.errors"]):
         target = importlib.import_module(f"fuzz.targets.{name}")
     folder = Path(corpus)
     folder.mkdir(parents=True, exist_ok=True)

@@ -104,8 +104,9 @@ class Protocol:
     ``package`` is ``__name__`` of the package that describes it. ``code`` gives the protocols their order, and those of
     polywire their numbers in journals, so it never changes; a protocol of others has one of ``OTHER_CODES``.
 
-    For hubs: ``listeners``; ``session``, a class that is called with hub, client, peer and limits; ``logs_in``, whether
-    clients can say who they are (otherwise ``[auth.listeners]`` may).
+    For hubs: ``listeners``; ``session``, a class that is called with hub, client, peer and limits; ``runs``, the
+    class of its ``hub.recorder.Runs`` if it forwards publications as they came; ``logs_in``, whether clients can say
+    who they are (otherwise ``[auth.listeners]`` may).
 
     For programs: ``schemes`` of URLs, each with its transport; ``port`` and ``secure_port`` (with TLS), where a URL has
     none; ``can``, what is possible; ``bus``, a coroutine function that is called with address and settings, and
@@ -123,6 +124,7 @@ class Protocol:
     package: str
     listeners: tuple[Listener, ...] = ()
     session: str = ""
+    runs: str = ""
     logs_in: bool = True
     schemes: Mapping[str, Transport] = field(default_factory=dict)
     port: int = 0
@@ -135,7 +137,7 @@ class Protocol:
     hot: tuple[str, ...] = ()
 
     def load(self, reference: str) -> Any:
-        """What a reference, one of ``session``, ``bus`` and ``decoder``, names. ``RegistryError`` where it can't be."""
+        """What a reference, one of ``session``, ``runs``, ``bus`` and ``decoder``, names. ``RegistryError`` where it can't be."""
         module, _, name = reference.partition(":")
         try:
             return getattr(importlib.import_module(module if "." in module else f"{self.package}.{module}"), name)

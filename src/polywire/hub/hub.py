@@ -34,7 +34,7 @@ from polywire.hub.queues import (
 )
 from polywire.hub.recorder import Recorder, Runs
 from polywire.hub.retained import Replay, Retained
-from polywire.hub.routes import Route, RouteTable, RouteView, Subscription, TopicFilter
+from polywire.hub.routes import ELSEWHERE, Route, RouteTable, RouteView, Subscription, TopicFilter
 from polywire.hub.services import DEFAULT_SECONDS, FAILED_BODY, Call, Provider, Services
 from polywire.hub.trie import NODE, Trie, name_cost
 from polywire.hub.work import DONE, MORE, PROMPT, Job, Work
@@ -93,6 +93,7 @@ class Hub:
     ) -> None:
         self.clock: Final = clock
         self.monotonic: Final = monotonic
+        self.soon: Final = soon
         self.later: Final = later
         self.flusher: Final = Flusher(soon, later)
         self.table: Final = RouteTable()
@@ -124,6 +125,7 @@ class Hub:
         self.on_signal: Callable[[str], None] | None = None
         self.on_warning: Callable[[str, str], None] | None = None
         self.on_service_topic: Callable[[Message, Client], None] | None = None
+        self.on_keep: Callable[[Message], None] | None = None  # a client has changed what a channel retains
         self.on_refused: Callable[[Client, str, str, Refused], None] | None = None
         self.on_oversized: Callable[[Client, int, int, bool], None] | None = None
         self.recorder: Recorder | None = None  # the journal's, as the next two
@@ -268,7 +270,7 @@ class Hub:
             return None
         if not client.grants.may_publish(message.channel):
             return self.refuse(client, PUBLISH, message.channel, Refused.FORBIDDEN, message.body)
-        self.retained.keep(message)
+        self.keep(message)
         if self.recorder is not None:
             self.recorder.cleared(client.protocol, client.number, client.name, to_stars(message.channel))
         return None
@@ -379,16 +381,31 @@ class Hub:
             self._relay_failed(message, client)
             return
         if message.retain:
-            self.retained.keep(message)
+            self.keep(message)
         self._route(message)
         if self.on_service_topic is not None and is_service_topic(channel):
             self.on_service_topic(message, client)
+
+    def deliver_here(self, message: Message) -> None:
+        """Pass on a message that came from another node: to clients of this one only."""
+        channel = message.channel
+        for subscription in self.subscribers(channel):
+            if subscription.protocol == ELSEWHERE:
+                continue
+            if not message.body_failed or subscription.takes_failed_body:
+                subscription.deliver(message)
+
+    def keep(self, message: Message) -> None:
+        """Keep a client's retained message, or let it clear its channel."""
+        self.retained.keep(message)
+        if self.on_keep is not None:
+            self.on_keep(message)
 
     def announce(self, message: Message) -> None:
         """Publish what the hub itself has to say on a service channel, which is neither recorded nor counted."""
         if message.retain:
             self.retained.keep(message)
-        self._route(message)
+        self.deliver_here(message)
 
     def fault(self, client: Client, rule: str, reason: str = "", raw: bytes = b"", size: int = -1) -> None:
         """Count what a client did wrong, and record what it sent, of which ``raw`` may be the first part only."""
@@ -415,21 +432,35 @@ class Hub:
             runs.add(run, recorder)
         elif self.table.changes != runs.version:
             return False
+        runs.client.counters.messages_in += run.count
+        route = cast("Route", run.route)
+        if route.remotes:
+            self._forward_elsewhere(run, runs, route)
+        self.forward_here(run, runs)
+        return True
+
+    def _forward_elsewhere(self, run: Run, runs: Runs, route: Route) -> None:
+        """Send a run to other nodes."""
+        recorder = self.recorder
+        offset: i64 = -1 if recorder is None or recorder.failed else runs.next_offset(recorder) - run.count
         client = runs.client
-        client.counters.messages_in += run.count
+        head = (client.protocol, run.count, client.number, int(runs.now), int(offset))
+        data = _octets(run)
+        for remote in route.remotes:
+            remote.forward(data, head)
+
+    def forward_here(self, run: Run, runs: Runs) -> None:
+        """Pass on a run, which may come from another node, to clients of this one."""
+        client = runs.client
         route = cast("Route", run.route)
         if run.qos != 0:  # each subscriber gets them with its own QoS
-            if route.subscriptions:
-                self._fan_out(run, runs, route.subscriptions, NONE_REFUSED)
-            return True
+            if route.here:
+                self._fan_out(run, runs, route.here, NONE_REFUSED)
+            return
         outboxes = route.raw(client.protocol)
         refused = NONE_REFUSED
         if outboxes:
-            data: bytes | memoryview
-            if run.end - run.start < JOIN_BELOW:
-                data = run.data[run.start : run.end]
-            else:  # not copied, at the price of keeping the whole chunk alive until it is written
-                data = memoryview(run.data)[run.start : run.end]
+            data = _octets(run)
             for outbox in outboxes:
                 if not outbox.offer(data):
                     if refused is NONE_REFUSED:
@@ -439,7 +470,6 @@ class Hub:
         cooked = route.cooked(client.protocol)
         if cooked or refused:
             self._fan_out(run, runs, cooked, refused)
-        return True
 
     def _fan_out(self, run: Run, runs: Runs, subscriptions: list[Subscription], refused: list[Outbox]) -> None:
         """Deliver the messages of a run one by one, and count them for those who were too slow for the whole run."""
@@ -451,7 +481,7 @@ class Hub:
         data = run.data
         qos = run.qos if runs.qos < 0 else runs.qos
         now: int = runs.now
-        origin = client.number
+        origin = runs.origin
         out = BytesWriter()
         runs.locate(data, run.start, run.end, 0, out)
         places = out.getvalue()
@@ -1083,6 +1113,14 @@ class Forwardable(TopicFilter):
     def tries(self) -> list[Trie[str]]:
         """The tries of its publish rights."""
         return self._grants.publish_tries()
+
+
+def _octets(run: Run) -> bytes | memoryview:
+    """The frames of a run."""
+    if run.end - run.start < JOIN_BELOW:
+        return run.data[run.start : run.end]
+    # Not copied, at the price of keeping the whole chunk alive until it is written.
+    return memoryview(run.data)[run.start : run.end]
 
 
 def is_queue(channel: str) -> bool:

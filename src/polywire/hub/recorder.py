@@ -11,6 +11,7 @@ Publications that are forwarded as they came are recorded as ``Runs``: one that 
 that one longer, and the positions of topics and bodies are looked up once for all of them.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Final, cast, final
 
 import msgspec.json
@@ -275,13 +276,15 @@ def will_of(row: Row) -> tuple[Message, Identity, int]:
 class Runs:
     """One connection's runs. A session derives its own, and says how its protocol's frames are read.
 
-    ``qos`` is that of the messages they hold, -1 for the run's own. ``now`` is when the chunk at hand came, ``version``
-    what ``RouteTable.changes`` was when it was scanned: its runs have the routes of that moment.
+    ``qos`` is that of the messages they hold, -1 for the run's own; ``origin`` is their connection. ``now`` is when
+    the chunk at hand came, ``version`` what ``RouteTable.changes`` was when it was scanned: its runs have the routes of
+    that moment.
     """
 
     def __init__(self, client: Client, qos: int = -1) -> None:
         self.client: Final = client
         self.qos: Final = qos
+        self.origin: i64 = client.number
         self.now: i64 = 0
         self.version: i64 = -1
         self._data = b""
@@ -296,6 +299,16 @@ class Runs:
         Each takes 64 bits: where it begins and, 32 bits up, ends.
         """
         raise NotImplementedError
+
+    def scan(
+        self, data: bytes, routes: dict[bytes, object], resolve: Callable[[bytes], object | None]
+    ) -> Sequence[object]:
+        """The runs in frames that came in runs, and went through another node. The arguments are a view's."""
+        raise NotImplementedError
+
+    def next_offset(self, recorder: Recorder) -> i64:
+        """The offset behind what was added last."""
+        return recorder.columns.first + recorder.columns.rows + self._count
 
     def add(self, run: Run, recorder: Recorder) -> None:
         """One more run of the chunk at hand."""

@@ -10,6 +10,7 @@ common with one whose route was looked up.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final, final
 
 from librt.strings import read_i64_le
@@ -39,6 +40,12 @@ ANY_LENGTH: Final = (1 << (LONG_NAME + 1)) - 1
 SLASH: Final = 0x2F
 DOLLAR: Final = 0x24
 
+ELSEWHERE: Final = -2
+"""The ``protocol`` of a ``Remote``."""
+
+WANTED: Final = "wanted"
+"""What a ``Remote`` keeps under each of its patterns."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Subscription:
@@ -46,9 +53,9 @@ class Subscription:
 
     A message goes to each ``group`` once, by a subscription with the highest ``rank`` there; subscriptions of one
     group and rank are interchangeable. ``protocol`` numbers the protocol whose publications may be written to
-    ``outbox`` as they are, -1 for none. ``dollar``: whether a wildcard in front matches names that begin with ``$``.
-    ``counted``: whether it counts as demand. ``away``: its client is not connected at the moment,
-    so nothing is forwarded to it directly. ``takes_failed_body``: as in ``Message.body_failed``.
+    ``outbox`` as they are, -1 for none, ``ELSEWHERE`` for a ``Remote``. ``dollar``: whether a wildcard in front matches
+    names that begin with ``$``. ``counted``: whether it counts as demand. ``away``: its client is not connected at the
+    moment, so nothing is forwarded to it directly. ``takes_failed_body``: as in ``Message.body_failed``.
     """
 
     takes_failed_body: bool = False
@@ -87,6 +94,37 @@ class Subscription:
         """The client is gone, and in a moment so is this subscription."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Remote(Subscription):
+    """Another node of a fabric: one subscription to all patterns that its clients have subscribed to.
+
+    It takes publications of every protocol as they came, run by run, and all other messages. What came from another
+    node never goes to one.
+    """
+
+    takes_failed_body: bool = True
+
+    def __init__(self, outbox: Outbox, group: int) -> None:
+        super().__init__("", outbox, group, protocol=ELSEWHERE, counted=False)
+        self.patterns: Final[Trie[str]] = Trie()
+
+    def wants(self, channel: str) -> bool:
+        """Whether its clients have subscribed to this channel, or might have where it begins with ``$``."""
+        return len(self.patterns.match(channel)) > 0
+
+    def meets(self, pattern: str) -> bool:
+        """Whether its clients get a message published to a pattern."""
+        return len(self.patterns.find(pattern)) > 0
+
+    def forward(self, data: bytes | memoryview, head: tuple[int, int, int, int, int]) -> None:
+        """Send it publications of a client as they came.
+
+        ``head`` is the number of their protocol, how many they are, the client, the time, and the offset of the first
+        one's row in the journal, -1 for none.
+        """
+        raise NotImplementedError
+
+
 @final
 @mypyc_attr(acyclic=True)
 class Readers:
@@ -101,10 +139,14 @@ class Readers:
 @final
 @mypyc_attr(acyclic=True)
 class Route:
-    """The subscribers of some channels, sorted by how they are reached."""
+    """The subscribers of some channels, sorted by how they are reached: those ``here``, and other nodes."""
 
     def __init__(self, subscriptions: list[Subscription], key: tuple[tuple[int, int], ...]) -> None:
         self.subscriptions: Final = subscriptions
+        self.remotes: Final = [each for each in subscriptions if isinstance(each, Remote)]
+        self.here: Final = (
+            [each for each in subscriptions if each.protocol != ELSEWHERE] if self.remotes else subscriptions
+        )
         self.key: Final = key
         self.users: i64 = 0
         self._readers: Final[dict[int, Readers]] = {}
@@ -123,7 +165,7 @@ class Route:
     def _sort(self, protocol: int) -> Readers:
         found = self._readers.get(protocol)
         if found is None:
-            found = Readers(protocol, self.subscriptions)
+            found = Readers(protocol, self.here)
             self._readers[protocol] = found
         self._last = found
         return found
@@ -141,6 +183,9 @@ class RouteTable:
 
     ``version`` counts the channels that have left the cache, ``changes`` the subscriptions that came and went.
     ``kept`` says whether the route asked for last is in the cache.
+
+    ``on_interest`` is called with each pattern that the first client subscribes to, and with False where the last one
+    has unsubscribed.
     """
 
     def __init__(self, *, cached: int = CACHED_CHANNELS) -> None:
@@ -156,6 +201,8 @@ class RouteTable:
         self.version: i64 = 0
         self.changes: i64 = 0
         self.kept = False
+        self.on_interest: Callable[[str, bool], None] | None = None
+        self._remotes: Final[list[Remote]] = []
 
     def __len__(self) -> int:
         return len(self._subscriptions)
@@ -170,9 +217,13 @@ class RouteTable:
 
     def add(self, subscription: Subscription) -> bool:
         """Take a subscription in, and say whether it is new."""
-        if not self._subscriptions.add(subscription.pattern, subscription):
+        pattern = subscription.pattern
+        first = self.on_interest is not None and not self._subscriptions.holds(pattern)
+        if not self._subscriptions.add(pattern, subscription):
             return False
-        self._changed(subscription.pattern)
+        self._changed(pattern)
+        if first and self.on_interest is not None:
+            self.on_interest(pattern, True)  # noqa: FBT003 - it is the answer to a question
         return True
 
     def discard(self, subscription: Subscription) -> bool:
@@ -180,8 +231,44 @@ class RouteTable:
         if not self._subscriptions.discard(subscription.pattern, subscription):
             return False
         subscription.alone = None  # routes are not collected, so the cycle must not outlive the subscription
-        self._changed(subscription.pattern)
+        pattern = subscription.pattern
+        self._changed(pattern)
+        if self.on_interest is not None and not self._subscriptions.holds(pattern):
+            self.on_interest(pattern, False)  # noqa: FBT003 - it is the answer to a question
         return True
+
+    def patterns(self) -> list[str]:
+        """What clients have subscribed to."""
+        return self._subscriptions.keys()
+
+    def has(self, pattern: str) -> bool:
+        """Whether a client has subscribed to exactly this pattern."""
+        return self._subscriptions.holds(pattern)
+
+    def admit(self, remote: Remote) -> None:
+        """Another node has joined. It gets nothing until it ``wants`` something."""
+        self._remotes.append(remote)
+
+    def expel(self, remote: Remote) -> None:
+        """Another node has left."""
+        if remote in self._remotes:
+            self._remotes.remove(remote)
+            remote.alone = None
+            self.changes += 1
+            self._uncached.clear()
+            for channel, route in list(self._routes.items()):
+                if remote in route.remotes:
+                    self._forget(channel)
+
+    def want(self, remote: Remote, pattern: str) -> None:
+        """A node's clients have subscribed to a pattern."""
+        if remote.patterns.add(pattern, WANTED):
+            self._changed(pattern)
+
+    def unwant(self, remote: Remote, pattern: str) -> None:
+        """The last of a node's clients has unsubscribed from a pattern."""
+        if remote.patterns.discard(pattern, WANTED):
+            self._changed(pattern)
 
     def route(self, channel: str) -> Route:
         """The route of a literal channel."""
@@ -192,6 +279,9 @@ class RouteTable:
         found = self._subscriptions.match(channel)
         if len(found) > 1 or (found and channel.startswith("$")):
             found = winners(found, channel)
+        for remote in self._remotes:
+            if remote.wants(channel):
+                found.append(remote)
         if len(channel) > LONGEST_CACHED or channel.count("/") >= DEEPEST_CACHED:
             self.kept = False
             return self._passing(found)
@@ -211,11 +301,17 @@ class RouteTable:
     def meeting(self, pattern: str) -> list[Subscription]:
         """Those who get a message published to a pattern. It reaches no service channel, and is not cached."""
         found = self._subscriptions.find(pattern)
-        return winners([each for each in found if not each.pattern.startswith("$/")], pattern)
+        best = winners([each for each in found if not each.pattern.startswith("$/")], pattern)
+        best.extend([each for each in self._remotes if each.meets(pattern)])
+        return best
 
     def named(self, levels: list[str]) -> list[list[dict[str, Node]]]:
-        """As ``Trie.named``, of the subscriptions."""
-        return self._subscriptions.named(levels)
+        """As ``Trie.named``, of all subscriptions."""
+        known = self._subscriptions.named(levels)
+        for remote in self._remotes:
+            for mine, theirs in zip(known, remote.patterns.named(levels), strict=True):
+                mine.extend(theirs)
+        return known
 
     def view(self, topics: "TopicFilter | None" = None) -> "RouteView":
         """A view for scanners; ``topics`` decides which it holds, by default all."""

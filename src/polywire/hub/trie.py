@@ -196,6 +196,31 @@ class Trie(Generic[T]):
             self._shrunk(path, levels, depth)
         return True
 
+    def holds(self, key: str) -> bool:
+        """Whether anything is kept under exactly this key."""
+        node: Node | None = self._root
+        for level in key.split("/"):
+            if node is None:
+                return False
+            node = node.child(level)
+        return node is not None and (node.item is not None or node.items is not None)
+
+    def keys(self) -> list[str]:
+        """The keys under which something is kept."""
+        found: list[str] = []
+        nodes: list[tuple[str, Node]] = [("", self._root)]
+        while nodes:
+            above, node = nodes.pop()
+            if node.item is not None or node.items is not None:
+                found.append(above[:-1])
+            if node.any is not None:
+                nodes.append((f"{above}{ANY}/", node.any))
+            if node.rest is not None:
+                nodes.append((f"{above}{REST}/", node.rest))
+            if node.children is not None:
+                nodes.extend([(f"{above}{level}/", child) for level, child in node.children.items()])
+        return found
+
     def match(self, name: str) -> list[T]:
         """All items whose pattern matches the name, which has no wildcards: as ``find``, and faster."""
         found: list[object] = []

@@ -50,6 +50,7 @@ PROTOCOL = Protocol(
     package=__name__,
     listeners=(Listener(key="fmqp", about="FMQP.", default="tcp://127.0.0.1:7103"),),
     session="session:FmqpSession",
+    runs="session:FmqpRuns",
     logs_in=False,
     schemes={"fmqp": "tcp", "fmqps": "tls", "fmqp+unix": "unix"},
     port=7103,

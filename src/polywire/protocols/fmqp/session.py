@@ -4,6 +4,7 @@ Plain publications are forwarded verbatim, in runs; everything else is handled p
 packet: what is wrong or not allowed is discarded and counted.
 """
 
+from collections.abc import Callable
 from typing import Final, final
 
 from librt.strings import BytesWriter
@@ -23,6 +24,7 @@ from polywire.protocols.fmqp.frames import (
     CACHE,
     LAST_WILL,
     SUBSCRIPTION,
+    Decoder,
     Publication,
     Unsubscription,
     forwarded,
@@ -42,9 +44,18 @@ ANY_QOS: Final = 2
 class FmqpRuns(Runs):
     """Where the parts of FMQP's publications are."""
 
+    def __init__(self, client: Client) -> None:
+        super().__init__(client, ANY_QOS)
+
     def locate(self, data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
         """Write where their topics and bodies are."""
         locate(data, start, end, base, places)
+
+    def scan(
+        self, data: bytes, routes: dict[bytes, object], resolve: Callable[[bytes], object | None]
+    ) -> list[Frame | Run]:
+        """Scan them again."""
+        return Decoder(max_body=len(data)).feed_runs(data, routes, resolve)
 
 
 @final
@@ -61,7 +72,7 @@ class FmqpSession:
         self._max_wills_size: Final = limits.wills_size
         self._consumers: Final[dict[str, FmqpConsumer]] = {}
         self._draining = False
-        self._runs: Final = FmqpRuns(client, ANY_QOS)
+        self._runs: Final = FmqpRuns(client)
         client.forwards_empty = False  # FMQP-09
         client.most_subscriptions = limits.subscriptions
         client.outbox.on_room = self._room

@@ -111,6 +111,7 @@ PROTOCOL = Protocol(
         ),
     ),
     session="session:MqttSession",
+    runs="session:MqttRuns",
     schemes={"mqtt": "tcp", "mqtts": "tls", "mqtt+ws": "ws", "mqtt+wss": "wss", "mqtt+unix": "unix"},
     port=1883,
     secure_port=8883,

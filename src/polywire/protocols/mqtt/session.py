@@ -38,6 +38,7 @@ from polywire.protocols.mqtt.frames import (
     SERVER_UNAVAILABLE,
     Connack,
     Connect,
+    Decoder,
     Disconnect,
     Pingreq,
     Pingresp,
@@ -447,6 +448,12 @@ class MqttRuns(Runs):
     def locate(self, data: bytes, start: i64, end: i64, base: i64, places: BytesWriter) -> None:
         """Write where their topics and payloads are."""
         locate(data, start, end, base, places)
+
+    def scan(
+        self, data: bytes, routes: dict[bytes, object], resolve: Callable[[bytes], object | None]
+    ) -> list[Frame | Run]:
+        """Scan them again."""
+        return Decoder(max_packet=len(data), role="both").feed_runs(data, routes, resolve, 1)
 
 
 @final

@@ -1,0 +1,503 @@
+"""A node's part in a fabric: a link to each other node, and what the hub and its clients get and give over them.
+
+The engine below (``Membership``) reports who is there and carries batches. For each node that joins, a ``Neighbour``
+sets up a link, and is a ``Remote`` in the hub's routes: one subscription to all that the clients of that node have
+subscribed to. Publications go over the link as they came, in runs, or as messages, and from there to the other node's
+own clients only: what came over a link is never sent on.
+
+What waits for a link is in an ``Outbox``, as for a client: a node that is slow, or has to be waited for, is a slow
+reader. Its publishers wait for a moment, then its messages are dropped and counted. The link's window is what its
+transport takes. In the other direction a node whose own clients are slow handles no more of what came, so that the
+other node's window fills.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from polywire.fabric.frames import (
+    VERSION,
+    Decoder,
+    Hello,
+    Interest,
+    LinkError,
+    Published,
+    Ready,
+    Record,
+    Run,
+    RunHead,
+    encode,
+    encode_run_head,
+    message_of,
+    published,
+)
+from polywire.fabric.link import Link, News
+from polywire.fabric.membership import Membership
+from polywire.hub.client import Client
+from polywire.hub.hub import Hub
+from polywire.hub.message import Message
+from polywire.hub.outbox import DROP, NOWHERE, Outbox, Timer
+from polywire.hub.recorder import Runs
+from polywire.hub.routes import Remote
+from polywire.hub.work import DONE, MORE, WAIT, Job
+from polywire.registry import RegistryError, by_name
+from polywire.wire.frame import Run as Scanned
+
+TICK: Final = 0.5
+"""Seconds between two looks at whether something was lost."""
+
+PATTERNS_AT_ONCE: Final = 500
+"""Patterns in one record, when a link is set up."""
+
+SLOW_LINK: Final = "slow-link"
+UNENCODABLE: Final = "unencodable-for-link"
+"""Why another node did not get a message."""
+
+LINK_FORM: Final = -1
+"""Where a message's record is among the forms that it has been encoded in."""
+
+log = logging.getLogger("polywire.fabric")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much may wait, in bytes: ``window`` for the node that receives it to handle it, ``buffer`` for a link.
+
+    ``policy`` is what becomes of messages beyond that.
+    """
+
+    window: int = 4 * 1024 * 1024
+    buffer: int = 4 * 1024 * 1024
+    policy: int = DROP
+
+
+@final
+class Fabric:
+    """Connects a hub to its neighbours. It implements ``Events``: give it to ``Membership.start``.
+
+    ``heeds`` says what to do with the records of each class. ``on_up`` are called with a node when the link to it is
+    up and all that there was to say has arrived, ``on_down`` when it has gone.
+    """
+
+    def __init__(self, hub: Hub, membership: Membership, settings: Settings | None = None) -> None:
+        self.hub: Final = hub
+        self.membership: Final = membership
+        self.settings: Final = settings or Settings()
+        self.neighbours: Final[dict[str, Neighbour]] = {}
+        self.dropped: Final[dict[str, int]] = {}
+        self.protocols: Final = tuple([counters.protocol for counters in hub.counters])
+        self.heeds: Final[dict[type[Record], Callable[[Neighbour, Any], None]]] = {
+            Interest: Neighbour.heed_interest,
+            Published: Neighbour.heed_published,
+            Ready: Neighbour.heed_ready,
+        }
+        self.on_up: Final[list[Callable[[str], None]]] = []
+        self.on_down: Final[list[Callable[[str], None]]] = []
+        self.on_owners: Callable[[Mapping[int, str | None]], None] | None = None
+        self.on_handing_over: Callable[[Collection[int]], Awaitable[None]] | None = None
+        self.on_reachable: Final[list[Callable[[bool, str], None]]] = []
+        self._last_end = 0
+        self._interest: Final[dict[str, bool]] = {}  # what is to be told: the patterns that came and went
+        self._timer: Timer | None = None
+
+    async def start(self) -> None:
+        """Join the other nodes."""
+        self.hub.table.on_interest = self._interested
+        self._timer = self.hub.later(TICK, self._tick)
+        await self.membership.start(self)
+
+    async def stop(self) -> None:
+        """Leave them."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.hub.table.on_interest = None
+        await self.membership.leave()
+        for node in list(self.neighbours):
+            self.left(node, "this node has left")
+
+    def joined(self, node: str, life: int) -> None:
+        """A node is there: set up a link to it."""
+        known = self.neighbours.get(node)
+        if known is not None and known.life == life:
+            return
+        if known is not None:
+            self.left(node, "it was restarted")
+        log.info("node %r has joined", node)
+        neighbour = Neighbour(self, node, life)
+        self.neighbours[node] = neighbour
+        neighbour.begin()
+
+    def left(self, node: str, reason: str) -> None:
+        """A node has gone, and all that its clients had with it."""
+        neighbour = self.neighbours.pop(node, None)
+        if neighbour is not None:
+            log.warning("node %r has left: %s", node, reason)
+            neighbour.end()
+
+    def received(self, node: str, batch: bytes) -> None:
+        """A batch has come from a node."""
+        neighbour = self.neighbours.get(node)
+        if neighbour is not None:
+            neighbour.received(batch)
+
+    def owners(self, changed: Mapping[int, str | None]) -> None:
+        """Shards have other owners."""
+        if self.on_owners is not None:
+            self.on_owners(changed)
+
+    async def handing_over(self, shards: Collection[int]) -> None:
+        """Shards of this node are about to be given to others."""
+        if self.on_handing_over is not None:
+            await self.on_handing_over(shards)
+
+    def reachable(self, yes: bool, why: str) -> None:  # noqa: FBT001 - as in Events
+        """The engine can be reached, or can't."""
+        for each in self.on_reachable:
+            each(yes, why)
+
+    def send(self, node: str, record: Record) -> bool:
+        """Send a record that must not be dropped. False if there is no link to that node."""
+        neighbour = self.neighbours.get(node)
+        if neighbour is None or not neighbour.link.up:
+            return False
+        neighbour.put(record)
+        return True
+
+    def next_end(self) -> int:
+        """A number for one end of a link: larger than all before, those of earlier starts included."""
+        self._last_end = max(self._last_end + 1, self.hub.clock())
+        return self._last_end
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        """Count messages that another node did not get."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    def status(self) -> dict[str, object]:
+        """What operators may want to know."""
+        return {
+            "node": self.membership.node,
+            "links": {node: each.status() for node, each in self.neighbours.items()},
+            "dropped": dict(self.dropped),
+            "membership": self.membership.status(),
+        }
+
+    def _interested(self, pattern: str, yes: bool) -> None:  # noqa: FBT001 - the table's answer
+        """Clients want a pattern that none has wanted before, or don't want it any more."""
+        if pattern.startswith("$/"):
+            return  # the hub's own, on every node
+        if not self._interest:
+            self.hub.soon(self._tell_interest)
+        if self._interest.get(pattern, yes) != yes:
+            del self._interest[pattern]
+        else:
+            self._interest[pattern] = yes
+
+    def _tell_interest(self) -> None:
+        changes = dict(self._interest)
+        self._interest.clear()
+        for neighbour in self.neighbours.values():
+            neighbour.tell_interest(changes)
+
+    def _tick(self) -> None:
+        self._timer = self.hub.later(TICK, self._tick)
+        for neighbour in list(self.neighbours.values()):
+            neighbour.tick()
+
+
+@final
+class Neighbour:
+    """Another node: the link to it, what waits for that, and what its clients have subscribed to.
+
+    It is the transport of its outbox, and the source of what it has sent.
+    """
+
+    def __init__(self, fabric: Fabric, node: str, life: int) -> None:
+        self.node: Final = node
+        self.life: Final = life
+        self.faults: Final[dict[str, int]] = {}
+        self._fabric: Final = fabric
+        self._hub: Final = fabric.hub
+        self._waiting: Final[deque[memoryview]] = deque()  # records that came while nothing is handled
+        self.ready = False
+        self._paused = 0
+        self._handling = False
+        self.link = self._new_link()
+        self.remote = self._new_remote()
+        self._decoder = Decoder()
+        self._runs: dict[int, Runs | None] = {}
+
+    def begin(self) -> None:
+        """Introduce this node."""
+        self.link.greet()
+        self._answer()
+
+    def end(self) -> None:
+        """Forget the node. Publishers that wait for it go on."""
+        if self.ready:
+            self.ready = False
+            for each in self._fabric.on_down:
+                each(self.node)
+        remote = self.remote
+        self._hub.table.expel(remote)
+        remote.over = True
+        self._hub.work.wake(remote.group)
+        self._waiting.clear()
+        remote.outbox.close()
+
+    def received(self, batch: bytes) -> None:
+        """A batch has come."""
+        try:
+            news, records = self.link.receive(batch)
+            if news is News.RESTARTED:
+                self._restart()
+                news, records = self.link.receive(batch)
+        except LinkError as error:
+            self._fault(error)
+            return
+        self._answer()
+        if news is News.UP:
+            self._up()
+        if records is not None:
+            self._waiting.append(records)
+            self._handle()
+        if self.link.has_credit():
+            self.remote.outbox.drain()
+
+    def tick(self) -> None:
+        """Repeat what may have been lost."""
+        self.link.tick()
+        self._answer()
+
+    def tell_interest(self, changes: Mapping[str, bool]) -> None:
+        """This node's clients want other patterns."""
+        if self.link.up and changes:
+            added = tuple([pattern for pattern, yes in changes.items() if yes])
+            removed = tuple([pattern for pattern, yes in changes.items() if not yes])
+            self.put(Interest(added, removed))
+
+    def put(self, record: Record) -> None:
+        """Send what must not be dropped."""
+        try:
+            data = encode(record)
+        except LinkError as error:
+            self._fault(error)
+            return
+        self.remote.outbox.put(data)
+
+    def status(self) -> dict[str, object]:
+        """What operators may want to know."""
+        link = self.link
+        window = 0 if link.peer is None else link.peer.window
+        return {
+            "up": link.up,
+            "batches_sent": link.sent,
+            "bytes_sent": link.sent_octets,
+            "batches_received": link.received,
+            "bytes_received": link.received_octets,
+            "unhandled": link.waiting(),
+            "credit": max(0, window - link.waiting()),
+            "buffered": self.remote.outbox.size(),
+            "gaps": link.gaps,
+            "resent": link.resent,
+            "patterns": len(self.remote.patterns),
+            "faults": dict(self.faults),
+        }
+
+    def send(self, chunks: list[bytes | memoryview]) -> None:
+        """Write what waited in the outbox."""
+        self.link.send(b"".join(chunks))
+        self._answer()
+        if not self.link.has_credit():
+            self.remote.outbox.stall()
+
+    def pause_reading(self) -> None:
+        """Handle nothing of what comes until ``resume_reading`` has been called as often."""
+        self._paused += 1
+
+    def resume_reading(self) -> None:
+        """Go on."""
+        self._paused -= 1
+        if self._paused == 0 and self._waiting and not self._handling:
+            self._hub.soon(self._handle)
+
+    def overflow(self) -> None:
+        """A slow node is never disconnected: that would not make it faster."""
+
+    def _new_link(self) -> Link:
+        fabric = self._fabric
+        hello = Hello(VERSION, fabric.membership.node, fabric.settings.window, fabric.protocols)
+        return Link(fabric.next_end(), hello)
+
+    def _new_remote(self) -> "Node":
+        settings = self._fabric.settings
+        outbox = Outbox(self, self._hub.flusher, cap=settings.buffer, policy=settings.policy)
+        outbox.stall()  # until the link is up
+        return Node(outbox, self._hub.next_number(), self._fabric)
+
+    def _restart(self) -> None:
+        """The other end of the link has begun again, and knows nothing."""
+        self.end()
+        self.link = self._new_link()
+        self.remote = self._new_remote()
+        self._decoder = Decoder()
+
+    def _up(self) -> None:
+        peer = self.link.peer
+        if peer is not None:
+            names = self._fabric.protocols
+            known = {number: name for number, name in enumerate(peer.protocols) if name in names}
+            self._runs = {number: self._reader(name) for number, name in known.items()}
+        self._hub.table.admit(self.remote)
+        self.remote.outbox.drain()
+        self._hub.work.start(self.remote.group, _Introduction(self, self.remote, self._hub))
+
+    def _reader(self, name: str) -> Runs | None:
+        """What reads the runs of a protocol."""
+        try:
+            protocol = by_name(name)
+        except RegistryError:
+            return None
+        if not protocol.runs:
+            return None
+        place = self._fabric.protocols.index(name)
+        outbox = Outbox(NOWHERE, self._hub.flusher)
+        client = Client(self.remote.group, place, outbox, self._hub.counters[place], self.node)
+        runs: Runs = protocol.load(protocol.runs)(client)
+        return runs
+
+    def _answer(self) -> None:
+        link = self.link
+        if link.answers:
+            answers, link.answers = link.answers, []
+            for each in answers:
+                self._fabric.membership.send(self.node, each)
+
+    def _handle(self) -> None:
+        """Handle what has come, unless clients here have to take something first."""
+        if self._handling:
+            return
+        flusher = self._hub.flusher
+        before = flusher.source
+        heeds = self._fabric.heeds
+        self._handling = True
+        flusher.source = self
+        try:
+            while self._waiting and self._paused == 0:
+                records = self._waiting.popleft()
+                for record in self._decoder.feed(records):
+                    if isinstance(record, Run):
+                        self._run(record)
+                    else:
+                        heeds[type(record)](self, record)
+                self.link.handled(len(records))
+        except LinkError as error:
+            self._fault(error)
+            self._restart()
+            self.begin()
+        finally:
+            self._handling = False
+            flusher.source = before
+        self._answer()
+
+    def heed_published(self, record: Published) -> None:
+        """A message for clients of this node."""
+        self._hub.deliver_here(message_of(record))
+
+    def heed_interest(self, record: Interest) -> None:
+        """The other node's clients want other patterns."""
+        table = self._hub.table
+        for pattern in record.added:
+            table.want(self.remote, pattern)
+        for pattern in record.removed:
+            table.unwant(self.remote, pattern)
+
+    def heed_ready(self, _record: Ready) -> None:
+        """The other node has said all there was to say."""
+        self.ready = True
+        for each in self._fabric.on_up:
+            each(self.node)
+
+    def _run(self, run: Run) -> None:
+        head = run.head
+        runs = self._runs.get(head.protocol)
+        if runs is None:
+            self._fault(LinkError(f"there is no protocol number {head.protocol} whose runs can be read here"))
+            return
+        hub = self._hub
+        runs.now = head.time
+        runs.origin = head.origin
+        view = hub.view(runs.client)
+        for each in runs.scan(run.data, view.current(), view.resolve):
+            if isinstance(each, Scanned):
+                hub.forward_here(each, runs)
+            else:
+                self._fault(LinkError("there is more in a run than plain publications"))
+
+    def _fault(self, error: LinkError) -> None:
+        """Count and log what this node can't understand."""
+        self.faults[error.reason] = self.faults.get(error.reason, 0) + 1
+        self._hub.warn("link", f"node {self.node!r}: {error}")
+
+
+@final
+class Node(Remote):
+    """Another node in the hub's routes."""
+
+    def __init__(self, outbox: Outbox, group: int, fabric: Fabric) -> None:
+        super().__init__(outbox, group)
+        self.over = False
+        self._fabric: Final = fabric
+
+    def forward(self, data: bytes | memoryview, head: tuple[int, int, int, int, int]) -> None:
+        """Send it publications as they came."""
+        known = RunHead._make(head)
+        if not self.outbox.offer_pair(encode_run_head(known, len(data)), data):
+            self._fabric.drop(SLOW_LINK, known.size)
+
+    def deliver(self, message: Message) -> None:
+        """Send it a message."""
+        data = message.encoded.get(LINK_FORM)
+        if not isinstance(data, bytes):
+            try:
+                data = encode(published(message))
+            except LinkError:
+                data = b""
+            message.encoded[LINK_FORM] = data
+        if not data:
+            self._fabric.drop(UNENCODABLE)
+        elif not self.outbox.offer(data):
+            self._fabric.drop(SLOW_LINK)
+
+
+@final
+class _Introduction(Job):
+    """What a node is told when its link is up, in steps, as fast as the link takes it."""
+
+    def __init__(self, neighbour: Neighbour, remote: Node, hub: Hub) -> None:
+        self._neighbour: Final = neighbour
+        self._remote: Final = remote
+        self._hub: Final = hub
+        self._patterns: Final = [each for each in hub.table.patterns() if not each.startswith("$/")]
+
+    def step(self) -> int:
+        """Tell it a few patterns."""
+        if self._remote.over:
+            return DONE
+        if self._remote.outbox.loaded():
+            self._remote.outbox.on_relief = self._relieved
+            return WAIT
+        table = self._hub.table
+        some = self._patterns[-PATTERNS_AT_ONCE:]
+        del self._patterns[-PATTERNS_AT_ONCE:]
+        self._neighbour.put(Interest(tuple([each for each in some if table.has(each)])))
+        if self._patterns:
+            return MORE
+        self._remote.outbox.on_relief = None
+        self._neighbour.put(Ready())
+        return DONE
+
+    def _relieved(self) -> None:
+        self._hub.work.wake(self._remote.group)

@@ -1,0 +1,300 @@
+"""What nodes of a fabric send each other: batches, and the records in them.
+
+A **batch** has a header of fixed size (``Header``), and is either about the link itself or carries the next part of a
+stream of records. The stream does not care where batches end: a record may begin in one and end in another.
+
+A **record** begins with four bytes, little-endian: its length without them, and in the highest bit whether it is a
+``Run``, publications exactly as a client has sent them. Any other record is a MessagePack array, which msgspec reads
+and writes by the fields of its class; the first element says which class.
+
+Whatever is received is either decoded or raises ``LinkError``.
+"""
+
+import struct
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from polywire.errors import PolywireError
+from polywire.hub.message import Attached, Date, FailedAttachment, Headers, Message
+
+VERSION: Final = 1
+"""Nodes that speak different versions don't link."""
+
+LARGEST_RECORD: Final = (1 << 31) - 1
+RUN_BIT: Final = 1 << 31
+
+RETAIN: Final = 1
+BODY_FAILED: Final = 2
+BINARY: Final = 4
+QOS_SHIFT: Final = 3
+
+_LENGTH: Final = struct.Struct("<I")
+_HEADER: Final = struct.Struct("<BBxxxxxxQQQQQ")
+_RUN: Final = struct.Struct("<BxxxIqqq")
+
+HEADER_SIZE: Final = _HEADER.size
+
+
+class LinkError(PolywireError):
+    """What a node has sent can't be understood. ``reason`` says what is wrong with it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Kind(IntEnum):
+    """What a batch is for. ``REQUEST`` asks what has arrived, ``STATUS`` says so, ``AGAIN`` that some was lost."""
+
+    HELLO = 1
+    RECORDS = 2
+    STATUS = 3
+    REQUEST = 4
+    AGAIN = 5
+
+
+class Header(NamedTuple):
+    """The beginning of a batch.
+
+    ``mine`` numbers this end of the link, and is larger each time it is set up anew; ``theirs`` is what the sender
+    knows of the other end, 0 for nothing. ``number`` is that of a batch with records, or of the last one sent; in a
+    ``HELLO`` it is 1 where the sender has been greeted by its own number, and the link is up for it. ``got`` is up to
+    where the sender has received batches, ``done`` how many bytes of records it has handled in all.
+    """
+
+    kind: Kind
+    mine: int
+    theirs: int
+    number: int
+    got: int
+    done: int
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True):
+    """What a node says about itself. ``window`` is how many bytes of records may wait for it to handle them.
+
+    ``protocols`` are the names of those whose numbers are in runs. ``journal`` is up to where it has the other node's
+    journal, -1 for nothing. ``numbers`` is where its connections are numbered from.
+    """
+
+    version: int
+    node: str
+    window: int
+    protocols: tuple[str, ...] = ()
+    journal: int = -1
+    numbers: int = 0
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The base of those that are not runs."""
+
+
+class Interest(Record, tag=1, frozen=True, gc=False):
+    """Patterns that the first of the sender's clients has subscribed to, or the last has unsubscribed from."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+class Published(Record, tag=2, frozen=True, gc=False):
+    """A message to a topic. ``flags`` are ``RETAIN``, ``BODY_FAILED``, ``BINARY``, and the QoS from ``QOS_SHIFT`` on.
+
+    ``offset`` is its row in the sender's journal, -1 for none. A date is an array. An attachment
+    that failed is None, with its text.
+    """
+
+    channel: str
+    body: bytes
+    flags: int
+    time: int
+    origin: int
+    offset: int = -1
+    content_type: str = ""
+    headers: tuple[tuple[str, str | int | float | tuple[float]], ...] = ()
+    attachments: tuple[tuple[bytes | None, str], ...] = ()
+
+
+class Ready(Record, tag=3, frozen=True, gc=False):
+    """The sender has said all there was to say when the link was set up."""
+
+
+AnyRecord = Interest | Published | Ready
+
+
+class RunHead(NamedTuple):
+    """What comes before the bytes of a run: ``size`` is how many publications of one client it has.
+
+    ``protocol`` is the sender's number for their protocol, ``origin`` that of the client, ``offset`` that of the first
+    one's row in the sender's journal, or -1.
+    """
+
+    protocol: int
+    size: int
+    origin: int
+    time: int
+    offset: int
+
+
+class Run(NamedTuple):
+    """Publications of one client, as it has sent them."""
+
+    head: RunHead
+    data: bytes
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_records: Final = msgspec.msgpack.Decoder(AnyRecord)
+_hellos: Final = msgspec.msgpack.Decoder(Hello)
+
+
+def encode_batch(header: Header, payload: bytes = b"") -> bytes:
+    """A whole batch."""
+    return _HEADER.pack(VERSION, *header) + payload
+
+
+def decode_batch(data: bytes) -> tuple[Header, memoryview]:
+    """The header of a batch, and what follows it."""
+    if len(data) < HEADER_SIZE:
+        raise LinkError(f"a batch of {len(data)} bytes has no room for a header")
+    version, kind, mine, theirs, number, got, done = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise LinkError(f"version {version} of the link protocol is not spoken here, only {VERSION}")
+    try:
+        header = Header(Kind(kind), mine, theirs, number, got, done)
+    except ValueError as error:
+        raise LinkError(f"there are no batches of kind {kind}") from error
+    return header, memoryview(data)[HEADER_SIZE:]
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """The payload of a batch that introduces a node."""
+    return _encoder.encode(hello)
+
+
+def decode_hello(payload: memoryview) -> Hello:
+    """What a node says about itself."""
+    try:
+        return _hellos.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LinkError(f"a greeting can't be read: {error}") from error
+
+
+def encode(record: Record) -> bytes:
+    """A record with its length. ``LinkError`` where a text, a number or the whole can't be sent."""
+    try:
+        data = _encoder.encode(record)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise LinkError(f"a {type(record).__name__} record can't be sent: {error}") from error
+    if len(data) > LARGEST_RECORD:
+        raise LinkError(f"a {type(record).__name__} record of {len(data)} bytes is too large")
+    return _LENGTH.pack(len(data)) + data
+
+
+def encode_run_head(head: RunHead, octets: int) -> bytes:
+    """What comes before a run of so many bytes."""
+    return _LENGTH.pack((_RUN.size + octets) | RUN_BIT) + _RUN.pack(*head)
+
+
+class Decoder:
+    """Reads the records in the stream that a link's batches make. ``largest`` bounds the bytes of one of them."""
+
+    def __init__(self, *, largest: int = LARGEST_RECORD) -> None:
+        self._largest = largest
+        self._pieces: list[bytes | memoryview] = []
+        self._held = 0
+        self._wanted = 4
+
+    def pending(self) -> int:
+        """How many bytes of an unfinished record are held."""
+        return self._held
+
+    def feed(self, payload: bytes | memoryview) -> list[AnyRecord | Run]:
+        """The records that end in this part of the stream."""
+        if self._held + len(payload) < self._wanted:
+            self._keep(payload)
+            return []
+        data = memoryview(b"".join([*self._pieces, payload]) if self._pieces else payload)
+        self._pieces = []
+        self._held = 0
+        self._wanted = 4
+        found: list[AnyRecord | Run] = []
+        at, end = 0, len(data)
+        while end - at >= _LENGTH.size:
+            head: int = _LENGTH.unpack_from(data, at)[0]
+            length = head & ~RUN_BIT
+            if length > self._largest:
+                raise LinkError(f"a record of {length} bytes is larger than {self._largest}")
+            begin = at + _LENGTH.size
+            if end - begin < length:
+                self._wanted = _LENGTH.size + length
+                break
+            at = begin + length
+            found.append(_run(data[begin:at]) if head & RUN_BIT else _record(data[begin:at]))
+        if at < end:
+            self._keep(data[at:])
+        return found
+
+    def _keep(self, data: bytes | memoryview) -> None:
+        self._pieces.append(bytes(data))
+        self._held += len(data)
+
+
+def _run(data: memoryview) -> Run:
+    if len(data) < _RUN.size:
+        raise LinkError(f"a run of {len(data)} bytes has no room for its head")
+    return Run(RunHead._make(_RUN.unpack_from(data)), bytes(data[_RUN.size :]))
+
+
+def _record(data: memoryview) -> AnyRecord:
+    try:
+        record: AnyRecord = _records.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LinkError(f"a record can't be read: {error}") from error
+    return record
+
+
+def published(message: Message) -> Published:
+    """The record of a message."""
+    flags = message.qos << QOS_SHIFT
+    if message.retain:
+        flags |= RETAIN
+    if message.body_failed:
+        flags |= BODY_FAILED
+    if message.binary:
+        flags |= BINARY
+    headers = tuple([(name, (each.seconds,) if isinstance(each, Date) else each) for name, each in message.headers])
+    attachments = tuple([(each, "") if isinstance(each, bytes) else (None, each.text) for each in message.attachments])
+    offset = int(message.offset)
+    return Published(
+        message.channel, message.body, flags, message.time, message.origin, offset, message.content_type, headers,
+        attachments,
+    )  # fmt: skip
+
+
+def message_of(record: Published) -> Message:
+    """The message of a record. It has no row in the journal of the node that receives it."""
+    flags = record.flags
+    return Message(
+        record.channel,
+        record.body,
+        record.content_type,
+        _headers(record.headers),
+        _attachments(record.attachments),
+        bool(flags & RETAIN),
+        record.time,
+        record.origin,
+        (flags >> QOS_SHIFT) & 3,
+        body_failed=bool(flags & BODY_FAILED),
+        binary=bool(flags & BINARY),
+    )
+
+
+def _headers(headers: Iterable[tuple[str, str | int | float | tuple[float]]]) -> Headers:
+    return tuple([(name, Date(each[0]) if isinstance(each, tuple) else each) for name, each in headers])
+
+
+def _attachments(attachments: Iterable[tuple[bytes | None, str]]) -> tuple[Attached, ...]:
+    return tuple([FailedAttachment(text) if data is None else data for data, text in attachments])
