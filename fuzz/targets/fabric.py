@@ -10,17 +10,26 @@ from itertools import pairwise
 
 from polywire.fabric.frames import (
     VERSION,
+    Asked,
+    AskedOn,
+    Clients,
+    Counted,
     Decoder,
+    Ended,
     Header,
     Hello,
     Interest,
+    Kept,
     Kind,
     LinkError,
+    Offered,
     Published,
     Ready,
     Record,
+    Replied,
     Run,
     RunHead,
+    Watched,
     decode_batch,
     decode_hello,
     encode,
@@ -34,12 +43,22 @@ from polywire.fabric.link import Link
 
 LIMIT = 4096
 RUN = Run(RunHead(2, 1, 7, 8, 9), b"\x00\x01\x00\x00\x00\x01ab")
+MESSAGE = Published(
+    "a/b", b"body", 5, 1, 2, 3, "text/plain", (("n", 1), ("d", (2.5,)), ("s", "x")), ((b"f", ""), (None, "w"))
+)  # fmt: skip
 RECORDS: tuple[Record, ...] = (
     Interest(("a/\0", "b/\0\0"), ("c",)),
-    Published(
-        "a/b", b"body", 5, 1, 2, 3, "text/plain", (("n", 1), ("d", (2.5,)), ("s", "x")), ((b"f", ""), (None, "w"))
-    ),
+    MESSAGE,
     Ready(),
+    Kept(MESSAGE, (7, "a"), fresh=True),
+    Clients(3),
+    Watched(("a",), ("b",)),
+    Counted((("a", 1), ("b", 0))),
+    Offered(("s",), (), native=False),
+    Asked(1, "s", "m", MESSAGE, 1.5, streamed=True, last=False),
+    AskedOn(1, MESSAGE, last=True),
+    Replied(1, MESSAGE, last=True),
+    Ended(1, failed=True, code=503, label="l", text="t"),
 )
 
 
@@ -87,9 +106,9 @@ def _message(record: Published) -> None:
     assert published(message_of(sent)) == sent
 
 
-def _decoded(pieces: list[bytes]) -> tuple[list[object], bool]:
+def _decoded(pieces: list[bytes]) -> tuple[list[Record | Run], bool]:
     decoder = Decoder(largest=LIMIT)
-    found: list[object] = []
+    found: list[Record | Run] = []
     for piece in pieces:
         try:
             found += decoder.feed(piece)

@@ -137,7 +137,7 @@ class Protocol:
     hot: tuple[str, ...] = ()
 
     def load(self, reference: str) -> Any:
-        """What a reference, one of ``session``, ``runs``, ``bus`` and ``decoder``, names. ``RegistryError`` where it can't be."""
+        """What ``session``, ``runs``, ``bus`` or ``decoder`` refers to. ``RegistryError`` where it can't be loaded."""
         module, _, name = reference.partition(":")
         try:
             return getattr(importlib.import_module(module if "." in module else f"{self.package}.{module}"), name)

@@ -4,8 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from polywire.fabric.calls import Calls
 from polywire.fabric.fabric import Fabric, Settings
 from polywire.fabric.membership import Events
+from polywire.fabric.replicas import Presence, Retention, Shares
 from polywire.hub.channels import from_stars
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
@@ -109,6 +111,10 @@ class Site:
         self.loop.flusher = self.hub.flusher
         self.member = Member(engine, node, life)
         self.fabric = Fabric(self.hub, self.member, settings)
+        self.calls = Calls(self.fabric)
+        self.retention = Retention(self.fabric)
+        Presence(self.fabric)
+        Shares(self.fabric)
 
     def start(self) -> "Site":
         asyncio.run(self.fabric.start())
@@ -140,9 +146,9 @@ class Site:
         self.engine.turn()
         return link
 
-    def publish_over_fmqp(self, *pairs: tuple[str, bytes]) -> bytes:
+    def publish_over_fmqp(self, *pairs: tuple[str, bytes], client: Client | None = None) -> bytes:
         """Publish as an FMQP session does, in runs. Returns what was received."""
-        client = self.client("fmqp")
+        client = client or self.client("fmqp")
         data = b"".join([encode(Publication(topic, body)) for topic, body in pairs])
         runs = FmqpRuns(client)
         runs.now = self.hub.clock()

@@ -53,9 +53,11 @@ def test_runs_arrive_as_they_came() -> None:
 def test_what_no_other_node_wants_puts_no_byte_on_any_link() -> None:
     engine, (a, b) = site_with("a", "b")
     b.subscribe("wanted")
+    publisher = a.client("fmqp")
+    engine.turn()
     before = engine.octets("a", "b")
-    a.publish_over_fmqp(("unwanted", b"x"))
-    a.hub.publish(Message("unwanted", b"x"), a.client())
+    a.publish_over_fmqp(("unwanted", b"x"), client=publisher)
+    a.hub.publish(Message("unwanted", b"x"), publisher)
     engine.turn()
     assert engine.octets("a", "b") == before
 
@@ -71,7 +73,7 @@ def test_a_subscription_that_ends_is_not_sent_to_any_more() -> None:
     assert (bodies(first), bodies(second)) == ([], [b"1"])
     for other in list(b.hub.clients.values()):
         b.hub.leave(other)
-    engine.turn()
+    engine.pass_time(1)
     before = engine.octets("a", "b")
     a.hub.publish(Message("t", b"2"), publisher)
     engine.turn()

@@ -13,8 +13,9 @@ other node's window fills.
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, final
 
 from polywire.fabric.frames import (
@@ -35,8 +36,9 @@ from polywire.fabric.frames import (
 )
 from polywire.fabric.link import Link, News
 from polywire.fabric.membership import Membership
+from polywire.hub.channels import is_literal
 from polywire.hub.client import Client
-from polywire.hub.hub import Hub
+from polywire.hub.hub import Hub, is_service_topic
 from polywire.hub.message import Message
 from polywire.hub.outbox import DROP, NOWHERE, Outbox, Timer
 from polywire.hub.recorder import Runs
@@ -77,8 +79,10 @@ class Settings:
 class Fabric:
     """Connects a hub to its neighbours. It implements ``Events``: give it to ``Membership.start``.
 
-    ``heeds`` says what to do with the records of each class. ``on_up`` are called with a node when the link to it is
-    up and all that there was to say has arrived, ``on_down`` when it has gone.
+    The parts of a fabric add themselves to its lists. ``introductions`` are what a node is told when the link to it is
+    up, ``heeds`` what is done with the records of each class. ``on_up`` are called with a node that has said all there
+    was to say, ``on_down`` with one whose link has ended, and ``ticks`` every ``TICK`` seconds. ``on_topic_service`` is
+    called when the topic of a service has got its first subscriber, and with False when it has none any more.
     """
 
     def __init__(self, hub: Hub, membership: Membership, settings: Settings | None = None) -> None:
@@ -95,6 +99,10 @@ class Fabric:
         }
         self.on_up: Final[list[Callable[[str], None]]] = []
         self.on_down: Final[list[Callable[[str], None]]] = []
+        self.introductions: Final[list[Callable[[Neighbour], Iterator[Record]]]] = [self._introduce]
+        self.ticks: Final[list[Callable[[], None]]] = []
+        self.replicates = False  # there is a part that sends retained messages to all nodes
+        self.on_topic_service: Callable[[str, bool], None] | None = None
         self.on_owners: Callable[[Mapping[int, str | None]], None] | None = None
         self.on_handing_over: Callable[[Collection[int]], Awaitable[None]] | None = None
         self.on_reachable: Final[list[Callable[[bool, str], None]]] = []
@@ -166,6 +174,12 @@ class Fabric:
         neighbour.put(record)
         return True
 
+    def tell_all(self, record: Record) -> None:
+        """Send a record that must not be dropped to all nodes."""
+        for neighbour in self.neighbours.values():
+            if neighbour.link.up:
+                neighbour.put(record)
+
     def next_end(self) -> int:
         """A number for one end of a link: larger than all before, those of earlier starts included."""
         self._last_end = max(self._last_end + 1, self.hub.clock())
@@ -188,6 +202,8 @@ class Fabric:
         """Clients want a pattern that none has wanted before, or don't want it any more."""
         if pattern.startswith("$/"):
             return  # the hub's own, on every node
+        if self.on_topic_service is not None and is_service_topic(pattern) and is_literal(pattern):
+            self.on_topic_service(pattern[1:], yes)
         if not self._interest:
             self.hub.soon(self._tell_interest)
         if self._interest.get(pattern, yes) != yes:
@@ -201,10 +217,21 @@ class Fabric:
         for neighbour in self.neighbours.values():
             neighbour.tell_interest(changes)
 
+    def _introduce(self, _neighbour: "Neighbour") -> Iterator[Record]:
+        """The patterns that clients have subscribed to."""
+        table = self.hub.table
+        patterns = [each for each in table.patterns() if not each.startswith("$/")]
+        while patterns:
+            some = patterns[-PATTERNS_AT_ONCE:]
+            del patterns[-PATTERNS_AT_ONCE:]
+            yield Interest(tuple([each for each in some if table.has(each)]))
+
     def _tick(self) -> None:
         self._timer = self.hub.later(TICK, self._tick)
         for neighbour in list(self.neighbours.values()):
             neighbour.tick()
+        for each in self.ticks:
+            each()
 
 
 @final
@@ -234,10 +261,18 @@ class Neighbour:
         self.link.greet()
         self._answer()
 
+    def offer(self, record: Record) -> bool:
+        """Send a record that may be dropped. False if it was: the node is a slow reader."""
+        try:
+            return self.remote.outbox.offer(encode(record))
+        except LinkError as error:
+            self._fault(error)
+            return True
+
     def end(self) -> None:
         """Forget the node. Publishers that wait for it go on."""
-        if self.ready:
-            self.ready = False
+        self.ready = False
+        if self.link.up:
             for each in self._fabric.on_down:
                 each(self.node)
         remote = self.remote
@@ -352,7 +387,7 @@ class Neighbour:
             self._runs = {number: self._reader(name) for number, name in known.items()}
         self._hub.table.admit(self.remote)
         self.remote.outbox.drain()
-        self._hub.work.start(self.remote.group, _Introduction(self, self.remote, self._hub))
+        self._hub.work.start(self.remote.group, _Introduction(self, self.remote, self._fabric))
 
     def _reader(self, name: str) -> Runs | None:
         """What reads the runs of a protocol."""
@@ -458,7 +493,9 @@ class Node(Remote):
             self._fabric.drop(SLOW_LINK, known.size)
 
     def deliver(self, message: Message) -> None:
-        """Send it a message."""
+        """Send it a message. One that is to be retained goes to all nodes anyway."""
+        if message.retain and self._fabric.replicates:
+            return
         data = message.encoded.get(LINK_FORM)
         if not isinstance(data, bytes):
             try:
@@ -476,28 +513,27 @@ class Node(Remote):
 class _Introduction(Job):
     """What a node is told when its link is up, in steps, as fast as the link takes it."""
 
-    def __init__(self, neighbour: Neighbour, remote: Node, hub: Hub) -> None:
+    def __init__(self, neighbour: Neighbour, remote: Node, fabric: Fabric) -> None:
         self._neighbour: Final = neighbour
         self._remote: Final = remote
-        self._hub: Final = hub
-        self._patterns: Final = [each for each in hub.table.patterns() if not each.startswith("$/")]
+        self._work: Final = fabric.hub.work
+        self._records: Final = chain.from_iterable([each(neighbour) for each in fabric.introductions])
 
     def step(self) -> int:
-        """Tell it a few patterns."""
-        if self._remote.over:
+        """Send a record."""
+        remote = self._remote
+        if remote.over:
             return DONE
-        if self._remote.outbox.loaded():
-            self._remote.outbox.on_relief = self._relieved
+        if remote.outbox.loaded():
+            remote.outbox.on_relief = self._relieved
             return WAIT
-        table = self._hub.table
-        some = self._patterns[-PATTERNS_AT_ONCE:]
-        del self._patterns[-PATTERNS_AT_ONCE:]
-        self._neighbour.put(Interest(tuple([each for each in some if table.has(each)])))
-        if self._patterns:
+        record = next(self._records, None)
+        if record is not None:
+            self._neighbour.put(record)
             return MORE
-        self._remote.outbox.on_relief = None
+        remote.outbox.on_relief = None
         self._neighbour.put(Ready())
         return DONE
 
     def _relieved(self) -> None:
-        self._hub.work.wake(self._remote.group)
+        self._work.wake(self._remote.group)

@@ -8,6 +8,8 @@ wanted". Only so many are: the topics deserted longest ago are forgotten first.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
+from itertools import islice
 from typing import Final, final
 
 from mypy_extensions import mypyc_attr
@@ -47,6 +49,7 @@ class Demand:
     """Subscribers by topic, and the watchers. ``work`` notifies many watchers in slices.
 
     Methods that change the demand name the client that caused it, so that one client's changes don't delay the others'.
+    Subscribers of other nodes count too; each node has a part of its own in the count.
     """
 
     def __init__(self, work: Work, *, most_deserted: int = MAX_DESERTED) -> None:
@@ -59,6 +62,9 @@ class Demand:
         self.untold: Final[OrderedDict[object, OrderedDict[str, None]]] = OrderedDict()
         """Topics that changed and whose watchers don't know it yet, by who has caused that."""
         self._untold_topics: Final[set[str]] = set()
+        self._elsewhere: Final[dict[str, dict[str, int]]] = {}  # of these, the clients of each other node
+        self.on_watch: Callable[[Watcher, bool], None] | None = None
+        """Called with each new watcher, and with False when it is one no more."""
 
     def __len__(self) -> int:
         """How many watchers there are."""
@@ -72,28 +78,40 @@ class Demand:
         """How many subscribers a topic has."""
         return self._counts.get(topic, 0)
 
+    def count_here(self, topic: str) -> int:
+        """How many of them are clients of this node."""
+        count = self.count(topic)
+        for part in self._elsewhere.values():
+            count -= part.get(topic, 0)
+        return count
+
     def add(self, topic: str, cause: object = None) -> None:
         """One subscriber more."""
-        count = self._counts.get(topic, 0) + 1
-        self._counts[topic] = count
-        if count == 1:
-            if topic in self._deserted:
-                del self._deserted[topic]
-            else:
-                self._names.add(topic)
-        self._tell(topic, count, cause)
+        self._change(topic, self._counts.get(topic, 0) + 1, cause)
 
     def remove(self, topic: str, cause: object = None) -> None:
         """One subscriber less."""
         count = self._counts.get(topic, 0) - 1
-        if count < 0:
-            return
-        if count == 0:
-            del self._counts[topic]
-            self._desert(topic)
-        else:
-            self._counts[topic] = count
-        self._tell(topic, count, cause)
+        if count >= 0:
+            self._change(topic, count, cause)
+
+    def set_part(self, node: str, topic: str, count: int) -> None:
+        """Another node's clients have so many subscriptions to a topic."""
+        part = self._elsewhere.setdefault(node, {})
+        before = part.pop(topic, 0)
+        if count > 0:
+            part[topic] = count
+        elif not part:
+            del self._elsewhere[node]
+        if count != before:
+            self._change(topic, self._counts.get(topic, 0) + count - before, node)
+
+    def end_part(self, node: str, most: int) -> bool:
+        """A node has gone, and ``most`` of the topics that its clients have subscribed to. False where none is left."""
+        part = self._elsewhere.get(node, {})
+        for topic in list(islice(part, most)):
+            self.set_part(node, topic, 0)
+        return node in self._elsewhere
 
     def repeat(self, topic: str, cause: object = None) -> None:
         """Tell the watchers of a topic its demand once more."""
@@ -102,7 +120,8 @@ class Demand:
     def watch(self, watcher: Watcher, *, remind: bool = True) -> None:
         """Notify the watcher of every change from now on, and of the current demand unless the caller does that."""
         watcher.watching = True
-        self._watchers.add(watcher.pattern, watcher)
+        if self._watchers.add(watcher.pattern, watcher) and self.on_watch is not None:
+            self.on_watch(watcher, True)  # noqa: FBT003 - whether it is one
         search = self.search(watcher) if remind else None
         while search is not None:
             topics = search.some()
@@ -118,7 +137,11 @@ class Demand:
     def unwatch(self, watcher: Watcher) -> bool:
         """Tell the watcher nothing more, and say whether it was one."""
         watcher.watching = False
-        return self._watchers.discard(watcher.pattern, watcher)
+        if not self._watchers.discard(watcher.pattern, watcher):
+            return False
+        if self.on_watch is not None:
+            self.on_watch(watcher, False)  # noqa: FBT003 - whether it is one
+        return True
 
     def watchers(self, topic: str) -> list[Watcher]:
         """The watchers of this topic."""
@@ -136,6 +159,20 @@ class Demand:
         elif self._work.on_idle is not None:
             self._work.on_idle(cause)
         return topic
+
+    def _change(self, topic: str, count: int, cause: object) -> None:
+        """A topic has another number of subscribers."""
+        if count == 0:
+            del self._counts[topic]
+            self._desert(topic)
+        else:
+            if topic not in self._counts:
+                if topic in self._deserted:
+                    del self._deserted[topic]
+                else:
+                    self._names.add(topic)
+            self._counts[topic] = count
+        self._tell(topic, count, cause)
 
     def _desert(self, topic: str) -> None:
         """Remember a topic without subscribers, and forget the oldest one where there are too many.

@@ -122,10 +122,11 @@ class Hub:
         self.regranting = 0  # clients whose new rights are not yet applied to all they have
         self.on_regranted: Callable[[], None] | None = None  # called when there is none any more
         self.on_presence: list[Callable[[int], None]] = []
+        self.clients_elsewhere = 0  # how many clients other nodes have
         self.on_signal: Callable[[str], None] | None = None
         self.on_warning: Callable[[str, str], None] | None = None
         self.on_service_topic: Callable[[Message, Client], None] | None = None
-        self.on_keep: Callable[[Message], None] | None = None  # a client has changed what a channel retains
+        self.on_keep: Callable[[Message, bool], None] | None = None  # a client has changed what a channel retains
         self.on_refused: Callable[[Client, str, str, Refused], None] | None = None
         self.on_oversized: Callable[[Client, int, int, bool], None] | None = None
         self.recorder: Recorder | None = None  # the journal's, as the next two
@@ -270,7 +271,7 @@ class Hub:
             return None
         if not client.grants.may_publish(message.channel):
             return self.refuse(client, PUBLISH, message.channel, Refused.FORBIDDEN, message.body)
-        self.keep(message)
+        self.keep(message, forwarded=False)
         if self.recorder is not None:
             self.recorder.cleared(client.protocol, client.number, client.name, to_stars(message.channel))
         return None
@@ -395,11 +396,11 @@ class Hub:
             if not message.body_failed or subscription.takes_failed_body:
                 subscription.deliver(message)
 
-    def keep(self, message: Message) -> None:
-        """Keep a client's retained message, or let it clear its channel."""
+    def keep(self, message: Message, *, forwarded: bool = True) -> None:
+        """Keep a client's retained message, or let it clear its channel. ``forwarded``: subscribers get it as well."""
         self.retained.keep(message)
         if self.on_keep is not None:
-            self.on_keep(message)
+            self.on_keep(message, forwarded)
 
     def announce(self, message: Message) -> None:
         """Publish what the hub itself has to say on a service channel, which is neither recorded nor counted."""
@@ -991,9 +992,19 @@ class Hub:
                 del client.demands[pattern]
                 self.demand.remove(pattern, client.number)
 
+    def client_count(self) -> int:
+        """How many clients there are, on all nodes."""
+        return len(self.clients) + self.clients_elsewhere
+
+    def count_elsewhere(self, clients: int) -> None:
+        """Other nodes have so many clients."""
+        self.clients_elsewhere = clients
+        self._presence()
+
     def _presence(self) -> None:
+        count = self.client_count()
         for told in self.on_presence:
-            told(len(self.clients))
+            told(count)
 
 
 @final

@@ -38,6 +38,7 @@ from polywire.journal.kinds import (
     QOS_SHIFT,
     REPLY,
     REQUEST,
+    RETAIN,
     RETAIN_FLAG,
     SUBSCRIBE,
     UNHEARD_FLAG,
@@ -68,6 +69,34 @@ class Recorder(StateRecorder):
         """A message to a topic."""
         flags |= message.qos << QOS_SHIFT
         return self._message(PUBLISH, message, client, flags if heard else flags | UNHEARD_FLAG)
+
+    def copied(self, message: Message, node: str) -> None:
+        """A message that a client of another node retained, or without a body one that has cleared its channel.
+
+        The message itself is in that node's journal.
+        """
+        if self.failed:
+            self.unrecorded += 1
+            return
+        flags = message.qos << QOS_SHIFT
+        if message.retain:
+            flags |= RETAIN_FLAG
+        if message.binary:
+            flags |= BINARY_FLAG
+        channel = message.channel
+        if not is_literal(channel):
+            channel = to_stars(channel)
+            flags |= PATTERN_FLAG
+        self._ready(message.size())
+        columns = self.columns
+        columns.state = True
+        headers = encode_headers(message.headers) if message.headers else ""
+        columns.append(
+            RETAIN, NO_PROTOCOL, flags, message.origin, message.time, "", channel, message.body, node,
+            message.content_type, headers,
+        )  # fmt: skip
+        if message.attachments:
+            columns.attach(kept_attachments(message))
 
     def enqueued(self, message: Message, client: Client) -> int:
         """A message put into a queue."""

@@ -67,11 +67,13 @@ def service_error(code: int, tag: str, text: str, retry_after: int = 0) -> CallE
 class Caller:
     """Somebody who calls. A session derives its own. ``connection`` is where it is, if anywhere.
 
-    ``takes_failed_body``: whether a reply may be one whose body failed (``Message.body_failed``).
+    ``takes_failed_body``: whether a reply may be one whose body failed (``Message.body_failed``). ``by_topic``: its
+    request was published on the topic of the service, whose subscribers have it already.
     """
 
     connection: Client | None = None
     takes_failed_body: bool = False
+    by_topic: bool = False
 
     def reply(self, call: "Call", message: Message, *, last: bool) -> None:
         """A reply has come; ``last`` where no other will follow."""
@@ -104,6 +106,7 @@ class Call:
 
     ``seconds`` is how long it may take, known from its start on. ``client`` is who calls, ``correlation`` what the
     journal calls it instead of its number: where the caller's protocol records the call under a name of its own.
+    ``incoming``: it comes from another node, which records it, and goes to a provider of this one.
     """
 
     def __init__(self, caller: Caller, service: str, method: str, *, streamed: bool = False) -> None:
@@ -119,6 +122,7 @@ class Call:
         self.number = 0
         self.client: Client | None = caller.connection
         self.correlation = ""
+        self.incoming = False
 
     def channel(self) -> str:
         """What is called, as one name."""
@@ -133,7 +137,9 @@ class Call:
 class Services:
     """The services on offer and the calls in flight. ``later`` runs deadlines, ``clock`` measures durations.
 
-    ``elsewhere`` is called if no client offers a service: it may return a provider that reaches one by other means.
+    ``elsewhere`` is called if no client offers a service: it may return a provider that reaches one by other means;
+    then ``afar``, for one of another node, perhaps by its topic. ``on_offer`` is called with a service that the first
+    client offers, and with False when none does any more.
     Services and calls belong to an owner: the client of their provider or caller, or these themselves without one.
     """
 
@@ -147,6 +153,8 @@ class Services:
         self._turns: Final[dict[str, int]] = {}
         self._under_way = 0
         self.elsewhere: Callable[[str], Provider | None] | None = None
+        self.afar: Callable[[str, bool], Provider | None] | None = None
+        self.on_offer: Callable[[str, bool], None] | None = None
         self.on_end: Callable[[Call, int, int], None] | None = None
         self.draining = False
         self.recorder: Recorder | None = None
@@ -162,7 +170,7 @@ class Services:
         elif service in offered:
             return False
         offered[service] = provider
-        self._providers.setdefault(service, []).append(provider)
+        self._provide(service, provider)
         return True
 
     def unserve(self, service: str, owner: object) -> bool:
@@ -182,7 +190,7 @@ class Services:
 
     def resume(self, service: str, owner: object) -> None:
         """Let it be called again."""
-        self._providers.setdefault(service, []).append(self._offered[owner][service])
+        self._provide(service, self._offered[owner][service])
 
     def offers_of(self, owner: object) -> list[str]:
         """The services that an owner offers, suspended ones included."""
@@ -223,11 +231,15 @@ class Services:
         return False
 
     def offered(self, service: str) -> bool:
-        """Whether a client offers the service."""
+        """Whether a client of any node offers the service."""
         for provider in self._providers.get(service, ()):
             if _may_be_asked(provider):
                 return True
-        return False
+        return self.afar is not None and self.afar(service, False) is not None  # noqa: FBT003 - not by its topic
+
+    def is_offered(self, service: str) -> bool:
+        """Whether a client of this node offers the service."""
+        return service in self._providers
 
     def names(self) -> list[str]:
         """All services on offer."""
@@ -245,9 +257,9 @@ class Services:
             return False
         self.last_number += 1
         call.number = self.last_number
-        if self.recorder is not None:
+        if self.recorder is not None and not call.incoming:
             self.recorder.requested(call.name(), call.channel(), message, call.client, last=last)
-        provider = self._choose(call.service)
+        provider = self._choose(call.service, here=call.incoming, topics=not call.caller.by_topic)
         if provider is None:
             call.ended = True
             error = CallError(404, "no-service", f"nobody offers the service {call.service!r}")
@@ -272,7 +284,7 @@ class Services:
         provider = call.provider
         if call.ended or provider is None:
             return False
-        if self.recorder is not None:
+        if self.recorder is not None and not call.incoming:
             self.recorder.requested(call.name(), call.channel(), message, call.client, last=last)
         provider.request(call, message, last=last)
         return True
@@ -287,7 +299,7 @@ class Services:
         last = last or not call.streamed
         if message.body_failed and not call.caller.takes_failed_body:
             return self.fail(call, CallError(502, FAILED_BODY, failed_body_text(message)))
-        if self.recorder is not None:
+        if self.recorder is not None and not call.incoming:
             if client is None and call.provider is not None:
                 client = call.provider.connection
             self.recorder.replied(call.name(), call.channel(), message, client, last=last)
@@ -327,10 +339,10 @@ class Services:
         call.caller.fail(call, error)
 
     def _record(self, call: Call, error: CallError) -> None:
-        if self.recorder is not None:
+        if self.recorder is not None and not call.incoming:
             self.recorder.call_failed(call.name(), call.channel(), error.code, error.tag, error.text)
 
-    def _choose(self, service: str) -> Provider | None:
+    def _choose(self, service: str, *, here: bool, topics: bool) -> Provider | None:
         providers = self._providers.get(service)
         if providers is not None:
             count = len(providers)
@@ -341,7 +353,20 @@ class Services:
                 if _may_be_asked(provider):
                     self._turns[service] = turn
                     return provider
-        return self.elsewhere(service) if self.elsewhere is not None else None
+        found = self.elsewhere(service) if self.elsewhere is not None and topics else None
+        if found is None and self.afar is not None and not here:
+            found = self.afar(service, topics)
+        return found
+
+    def _provide(self, service: str, provider: Provider) -> None:
+        """Route calls to this provider's service, too."""
+        providers = self._providers.get(service)
+        if providers is not None:
+            providers.append(provider)
+            return
+        self._providers[service] = [provider]
+        if self.on_offer is not None:
+            self.on_offer(service, True)  # noqa: FBT003 - whether it is offered
 
     def _withdraw(self, service: str, provider: Provider) -> None:
         """Route no more calls to this provider's service."""
@@ -351,6 +376,8 @@ class Services:
             if not providers:
                 del self._providers[service]
                 self._turns.pop(service, None)
+                if self.on_offer is not None:
+                    self.on_offer(service, False)  # noqa: FBT003 - whether it is offered
 
     def _end(self, call: Call, code: int) -> None:
         call.ended = True

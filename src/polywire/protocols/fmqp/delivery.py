@@ -92,7 +92,7 @@ class BrokerInfo:
     def start(self) -> None:
         """Publish the number of clients now and when it changes (FMQP-27), that of messages each second (FMQP-28)."""
         self._hub.on_presence.append(self._clients)
-        self._clients(len(self._hub.clients))
+        self._clients(self._hub.client_count())
         self._received = self._total()
         self._hub.later(1.0, self._second)
 

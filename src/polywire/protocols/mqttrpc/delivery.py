@@ -133,12 +133,12 @@ class TopicProvider(Provider):
         return len(self._open)
 
     def reaches(self, service: str) -> bool:
-        """Whether exactly the service's topic has a subscriber; a subscription with a wildcard is no service."""
+        """Whether exactly the service's topic has a subscriber here; a subscription with a wildcard is no service."""
         try:
             topic = service_topic(service)
         except LocalProtocolError:
             return False
-        return self._hub.demand.count(topic) > 0
+        return self._hub.demand.count_here(topic) > 0
 
     def knows(self, service: str) -> bool:
         """Whether Responses on the service's topic are decoded: it is being called, or was called lately."""

@@ -43,6 +43,8 @@ LATE: Final = "late"
 class TopicCall(Caller):
     """The publisher of a Request. ``digest`` distinguishes a repeated Request from the next one of a stream."""
 
+    by_topic = True
+
     def __init__(self, requests: "TopicRequests", topic: str, correlation_id: int, client: int, digest: int) -> None:
         self._requests: Final = requests
         self.topic: Final = topic
