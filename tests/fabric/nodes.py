@@ -4,10 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from polywire.fabric.calls import Calls
-from polywire.fabric.fabric import Fabric, Settings
+from polywire.fabric import Settings, make_fabric
 from polywire.fabric.membership import Events
-from polywire.fabric.replicas import Presence, Retention, Shares
 from polywire.hub.channels import from_stars
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
@@ -110,11 +108,7 @@ class Site:
         self.loop = Loop()
         self.loop.flusher = self.hub.flusher
         self.member = Member(engine, node, life)
-        self.fabric = Fabric(self.hub, self.member, settings)
-        self.calls = Calls(self.fabric)
-        self.retention = Retention(self.fabric)
-        Presence(self.fabric)
-        Shares(self.fabric)
+        self.fabric = make_fabric(self.hub, self.member, settings)
 
     def start(self) -> "Site":
         asyncio.run(self.fabric.start())
