@@ -22,6 +22,7 @@ from polywire.fabric.frames import (
     Kept,
     Kind,
     LinkError,
+    Mark,
     Offered,
     Published,
     Ready,
@@ -59,6 +60,7 @@ RECORDS: tuple[Record, ...] = (
     AskedOn(1, MESSAGE, last=True),
     Replied(1, MESSAGE, last=True),
     Ended(1, failed=True, code=503, label="l", text="t"),
+    Mark(7),
 )
 
 

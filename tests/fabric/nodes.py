@@ -3,16 +3,26 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
-from polywire.fabric import Settings, make_fabric
+from polywire.fabric import DiskArchive, Settings, make_fabric
 from polywire.fabric.membership import Events
+from polywire.fabric.resend import Found
 from polywire.hub.channels import from_stars
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
+from polywire.hub.peer import Limits
+from polywire.hub.recorder import Recorder as JournalRecorder
+from polywire.journal.committer import BatchMaker
+from polywire.journal.log import Log
+from polywire.journal.reader import open_journal
+from polywire.journal.snapshots import state_of
+from polywire.journal.state import Row
 from polywire.protocols.fmqp.delivery import FmqpSubscription
 from polywire.protocols.fmqp.frames import Decoder, Publication, encode
 from polywire.protocols.fmqp.session import FmqpRuns
 from polywire.registry import names
+from polywire.server.restoration import restore
 from polywire.wire.frame import Run
 from tests.hub.links import Clock, FakeLink, Loop, Recorder
 
@@ -93,27 +103,84 @@ class Member:
         return {}
 
 
-class Site:
-    """One node."""
+class Disk:
+    """A node's journal, which is written when something has to be safe."""
 
-    def __init__(self, engine: Engine, node: str, *, life: int = 1, settings: Settings | None = None) -> None:
+    def __init__(self, engine: Engine, hub: Hub, node: str, folder: Path) -> None:
+        self._engine = engine
+        self._reader = DiskArchive(folder)
+        self._maker = BatchMaker(node, list(names()))
+        self.log = Log(folder, node=node)
+        state = state_of(folder, to_offset=self.log.next_offset)
+        self.recorder = JournalRecorder(self.log.next_offset, hub.clock, lambda: None)
+        hub.recorder = hub.services.recorder = self.recorder
+        hub.when_safe = self._safe
+        self.wills: list[Row] = []
+        restore(hub, [row for batch in state.batches() for row in batch.to_pylist()], Limits(), self.wills)
+        self.recorder.started()
+
+    def write(self) -> None:
+        """Write all rows there are."""
+        for columns in self.recorder.take():
+            self.log.append(self._maker.make(columns), state=columns.state)
+
+    def rows(self, *kinds: str) -> list[dict[str, object]]:
+        """The rows of some kinds, as they are on disk."""
+        self.write()
+        found = open_journal(self.log.path).scan(kinds=kinds)
+        return [row for batch in found for row in batch.to_pylist()]
+
+    def read(self, first: int, done: Found) -> None:
+        """Read promised messages, as a fabric's archive does."""
+        self._engine.loop.soon.append(lambda: done(*self._reader._read(first)))
+
+    def _safe(self, done: Callable[[], None], _failed: Callable[[], None]) -> None:
+        def write() -> None:
+            self.write()
+            done()
+
+        self._engine.loop.soon.append(write)
+
+
+class Site:
+    """One node. With a ``folder`` it has a journal there, and with that what the hub before it has left."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        node: str,
+        *,
+        life: int = 1,
+        settings: Settings | None = None,
+        folder: Path | None = None,
+    ) -> None:
         self.engine, self.node = engine, node
         self.hub = Hub(
             engine.loop.soon.append,
             engine.clock.later,
             engine.clock.wall_nanoseconds,
             list(names()),
+            first_number=life << 20,
             monotonic=engine.clock.nanoseconds,
         )
         self.loop = Loop()
         self.loop.flusher = self.hub.flusher
         self.member = Member(engine, node, life)
-        self.fabric = make_fabric(self.hub, self.member, settings)
+        self.disk = None if folder is None else Disk(engine, self.hub, node, folder)
+        self.fabric = make_fabric(self.hub, self.member, settings, self.disk)
 
     def start(self) -> "Site":
         asyncio.run(self.fabric.start())
         self.engine.turn()
         return self
+
+    def kill(self) -> None:
+        """End without a word. What is not on disk is lost."""
+        self.member.vanish("it was killed")
+        self.member.events = None
+        self.fabric.kill()
+        if self.disk is not None:
+            self.disk.log.close()
 
     def client(self, protocol: str = "umq", *, cap: int = 1 << 20) -> Client:
         link = FakeLink(self.loop, cap=cap)

@@ -16,7 +16,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
+
+import msgspec
 
 from polywire.fabric.frames import (
     VERSION,
@@ -24,6 +26,7 @@ from polywire.fabric.frames import (
     Hello,
     Interest,
     LinkError,
+    Mark,
     Published,
     Ready,
     Record,
@@ -36,6 +39,7 @@ from polywire.fabric.frames import (
 )
 from polywire.fabric.link import Link, News
 from polywire.fabric.membership import Membership
+from polywire.fabric.resend import Archive, Heard, Resending
 from polywire.hub.channels import is_literal
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub, is_service_topic
@@ -57,10 +61,28 @@ SLOW_LINK: Final = "slow-link"
 UNENCODABLE: Final = "unencodable-for-link"
 """Why another node did not get a message."""
 
+HEARD: Final = "links"
+"""Where the hub keeps up to which offsets it has the journals of other nodes, in ``Hub.shared``."""
+
+HEARD_PREFIX: Final = "link:"
+"""Begins the names under which this node's journal has them."""
+
+MARK_ROWS: Final = 1_000_000
+"""After so many rows a node is told that it has what it wants of them, so that it need not ask for them again."""
+
+LIVE: Final = 0
+HOLDING: Final = 1
+BEHIND: Final = 2
+
 LINK_FORM: Final = -1
 """Where a message's record is among the forms that it has been encoded in."""
 
 log = logging.getLogger("polywire.fabric")
+
+
+def heard_of(hub: Hub) -> dict[str, int]:
+    """Up to which offsets a hub has the journals of other nodes."""
+    return cast("dict[str, int]", hub.shared.setdefault(HEARD, {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +101,20 @@ class Settings:
 class Fabric:
     """Connects a hub to its neighbours. It implements ``Events``: give it to ``Membership.start``.
 
-    The parts of a fabric add themselves to its lists. ``introductions`` are what a node is told when the link to it is
-    up, ``heeds`` what is done with the records of each class. ``on_up`` are called with a node that has said all there
-    was to say, ``on_down`` with one whose link has ended, and ``ticks`` every ``TICK`` seconds. ``on_topic_service`` is
-    called when the topic of a service has got its first subscriber, and with False when it has none any more.
+    ``archive`` is this node's journal, if it has one. The parts of a fabric add themselves to its lists:
+    ``introductions`` are what a node is told when the link to it is up, ``heeds`` what is done with the records of each
+    class. ``on_up`` are called with a node that has said all there was to say, ``on_down`` with one whose link has
+    ended, and ``ticks`` every ``TICK`` seconds. ``on_topic_service`` is called when the topic of a service has got its
+    first subscriber, and with False when it has none any more.
     """
 
-    def __init__(self, hub: Hub, membership: Membership, settings: Settings | None = None) -> None:
+    def __init__(
+        self, hub: Hub, membership: Membership, settings: Settings | None = None, archive: Archive | None = None
+    ) -> None:
+        self.archive: Final = archive
+        self.heard: Final = Heard(heard_of(hub), self._note_heard)
+        self.delivered: Final[dict[str, tuple[int, int]]] = {}
+        """The life of each node when it was last known to have all before an offset of this node's journal."""
         self.hub: Final = hub
         self.membership: Final = membership
         self.settings: Final = settings or Settings()
@@ -96,6 +125,7 @@ class Fabric:
             Interest: Neighbour.heed_interest,
             Published: Neighbour.heed_published,
             Ready: Neighbour.heed_ready,
+            Mark: Neighbour.heed_mark,
         }
         self.on_up: Final[list[Callable[[str], None]]] = []
         self.on_down: Final[list[Callable[[str], None]]] = []
@@ -116,12 +146,16 @@ class Fabric:
         self._timer = self.hub.later(TICK, self._tick)
         await self.membership.start(self)
 
-    async def stop(self) -> None:
-        """Leave them."""
+    def kill(self) -> None:
+        """Do nothing more, and say nothing to the other nodes."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.hub.table.on_interest = None
+
+    async def stop(self) -> None:
+        """Leave them."""
+        self.kill()
         await self.membership.leave()
         for node in list(self.neighbours):
             self.left(node, "this node has left")
@@ -179,6 +213,16 @@ class Fabric:
         for neighbour in self.neighbours.values():
             if neighbour.link.up:
                 neighbour.put(record)
+
+    def next_offset(self) -> int:
+        """The offset of the next row of this node's journal."""
+        recorder = self.hub.recorder
+        return 0 if recorder is None else recorder.next_offset()
+
+    def _note_heard(self, node: str, offset: int) -> None:
+        recorder = self.hub.recorder
+        if recorder is not None:
+            recorder.applied(HEARD_PREFIX + node, str(offset))
 
     def next_end(self) -> int:
         """A number for one end of a link: larger than all before, those of earlier starts included."""
@@ -245,12 +289,14 @@ class Neighbour:
         self.node: Final = node
         self.life: Final = life
         self.faults: Final[dict[str, int]] = {}
-        self._fabric: Final = fabric
+        self.fabric: Final = fabric
         self._hub: Final = fabric.hub
         self._waiting: Final[deque[memoryview]] = deque()  # records that came while nothing is handled
         self.ready = False
         self._paused = 0
         self._handling = False
+        self._marked = 0
+        self._resending: Resending | None = None
         self.link = self._new_link()
         self.remote = self._new_remote()
         self._decoder = Decoder()
@@ -273,11 +319,12 @@ class Neighbour:
         """Forget the node. Publishers that wait for it go on."""
         self.ready = False
         if self.link.up:
-            for each in self._fabric.on_down:
+            for each in self.fabric.on_down:
                 each(self.node)
         remote = self.remote
         self._hub.table.expel(remote)
         remote.over = True
+        self._resending = None
         self._hub.work.wake(remote.group)
         self._waiting.clear()
         remote.outbox.close()
@@ -305,6 +352,19 @@ class Neighbour:
         """Repeat what may have been lost."""
         self.link.tick()
         self._answer()
+        if self._resending is not None:
+            self._resending.go_on()
+        peer, remote = self.link.peer, self.remote
+        if peer is not None and remote.is_live() and self.link.waiting() == 0 and remote.outbox.size() == 0:
+            offset = self.fabric.next_offset()
+            self.fabric.delivered[self.node] = (peer.life, offset)
+            if offset - self._marked > MARK_ROWS:
+                self._mark(offset)
+
+    def fall_behind(self, offset: int) -> None:
+        """The link is too slow for a promised message: send it again later, with all that come after it."""
+        self.remote.wait()
+        self._resend(offset)
 
     def tell_interest(self, changes: Mapping[str, bool]) -> None:
         """This node's clients want other patterns."""
@@ -362,15 +422,18 @@ class Neighbour:
         """A slow node is never disconnected: that would not make it faster."""
 
     def _new_link(self) -> Link:
-        fabric = self._fabric
-        hello = Hello(VERSION, fabric.membership.node, fabric.settings.window, fabric.protocols)
+        fabric = self.fabric
+        membership = fabric.membership
+        heard = fabric.heard.upto(self.node)
+        hello = Hello(VERSION, membership.node, fabric.settings.window, fabric.protocols, heard, membership.life)
         return Link(fabric.next_end(), hello)
 
     def _new_remote(self) -> "Node":
-        settings = self._fabric.settings
+        settings = self.fabric.settings
         outbox = Outbox(self, self._hub.flusher, cap=settings.buffer, policy=settings.policy)
         outbox.stall()  # until the link is up
-        return Node(outbox, self._hub.next_number(), self._fabric)
+        outbox.on_relief = self._relieved
+        return Node(outbox, self._hub.next_number(), self)
 
     def _restart(self) -> None:
         """The other end of the link has begun again, and knows nothing."""
@@ -382,12 +445,14 @@ class Neighbour:
     def _up(self) -> None:
         peer = self.link.peer
         if peer is not None:
-            names = self._fabric.protocols
+            names = self.fabric.protocols
             known = {number: name for number, name in enumerate(peer.protocols) if name in names}
             self._runs = {number: self._reader(name) for number, name in known.items()}
+        if self.fabric.archive is not None:
+            self.remote.hold(self.fabric.next_offset())
         self._hub.table.admit(self.remote)
         self.remote.outbox.drain()
-        self._hub.work.start(self.remote.group, _Introduction(self, self.remote, self._fabric))
+        self._hub.work.start(self.remote.group, _Introduction(self, self.remote, self.fabric))
 
     def _reader(self, name: str) -> Runs | None:
         """What reads the runs of a protocol."""
@@ -397,7 +462,7 @@ class Neighbour:
             return None
         if not protocol.runs:
             return None
-        place = self._fabric.protocols.index(name)
+        place = self.fabric.protocols.index(name)
         outbox = Outbox(NOWHERE, self._hub.flusher)
         client = Client(self.remote.group, place, outbox, self._hub.counters[place], self.node)
         runs: Runs = protocol.load(protocol.runs)(client)
@@ -408,7 +473,7 @@ class Neighbour:
         if link.answers:
             answers, link.answers = link.answers, []
             for each in answers:
-                self._fabric.membership.send(self.node, each)
+                self.fabric.membership.send(self.node, each)
 
     def _handle(self) -> None:
         """Handle what has come, unless clients here have to take something first."""
@@ -416,22 +481,29 @@ class Neighbour:
             return
         flusher = self._hub.flusher
         before = flusher.source
-        heeds = self._fabric.heeds
+        heeds = self.fabric.heeds
+        recorder = self._hub.recorder
         self._handling = True
         flusher.source = self
         try:
             while self._waiting and self._paused == 0:
                 records = self._waiting.popleft()
-                for record in self._decoder.feed(records):
+                found = self._decoder.feed(records)
+                if recorder is not None:
+                    # A node that is killed has noted what it has heard of, and stored what is due to sessions, or none.
+                    recorder.together(on=True)
+                for record in found:
                     if isinstance(record, Run):
                         self._run(record)
                     else:
                         heeds[type(record)](self, record)
+                if recorder is not None:
+                    self.fabric.heard.note(self.node)
+                    recorder.together(on=False)
                 self.link.handled(len(records))
         except LinkError as error:
             self._fault(error)
-            self._restart()
-            self.begin()
+            self._restart()  # the next tick introduces this node again
         finally:
             self._handling = False
             flusher.source = before
@@ -439,7 +511,8 @@ class Neighbour:
 
     def heed_published(self, record: Published) -> None:
         """A message for clients of this node."""
-        self._hub.deliver_here(message_of(record))
+        if self.fabric.heard.is_new(self.node, record.offset):
+            self._hub.deliver_here(message_of(record))
 
     def heed_interest(self, record: Interest) -> None:
         """The other node's clients want other patterns."""
@@ -452,14 +525,53 @@ class Neighbour:
     def heed_ready(self, _record: Ready) -> None:
         """The other node has said all there was to say."""
         self.ready = True
-        for each in self._fabric.on_up:
+        if self.fabric.archive is not None:
+            self._catch_up()
+        for each in self.fabric.on_up:
             each(self.node)
+
+    def heed_mark(self, record: Mark) -> None:
+        """This node has all it wants of the other one's journal up to an offset."""
+        self.fabric.heard.begin_at(self.node, record.offset)
+
+    def _catch_up(self) -> None:
+        """Begin with what the other node has missed while there was no link."""
+        remote, peer = self.remote, self.link.peer
+        position = remote.held_from
+        if peer is not None and 0 <= peer.journal < position:
+            life, offset = self.fabric.delivered.get(self.node, (0, 0))
+            position = min(position, max(peer.journal, offset)) if life == peer.life else peer.journal
+        if position < remote.held_from or not remote.go_live():
+            remote.wait()
+            self._resend(position)
+        else:
+            self._mark(self.fabric.next_offset())
+
+    def _resend(self, position: int) -> None:
+        archive = self.fabric.archive
+        if archive is not None:
+            hub = self._hub
+            self._resending = Resending(self.remote, archive, position, self.fabric.next_offset, hub.safe)
+            self._resending.begin()
+
+    def _mark(self, offset: int) -> None:
+        self._marked = offset
+        self.put(Mark(offset))
+
+    def _relieved(self) -> None:
+        """There is room for more."""
+        self._hub.work.wake(self.remote.group)
+        resending = self._resending
+        if resending is not None:
+            resending.go_on()
 
     def _run(self, run: Run) -> None:
         head = run.head
         runs = self._runs.get(head.protocol)
         if runs is None:
             self._fault(LinkError(f"there is no protocol number {head.protocol} whose runs can be read here"))
+            return
+        if not self.fabric.heard.is_new(self.node, head.offset, head.size):
             return
         hub = self._hub
         runs.now = head.time
@@ -479,34 +591,112 @@ class Neighbour:
 
 @final
 class Node(Remote):
-    """Another node in the hub's routes."""
+    """Another node in the hub's routes.
 
-    def __init__(self, outbox: Outbox, group: int, fabric: Fabric) -> None:
+    It is ``LIVE``, or messages are held for it until it has caught up with the journal, or it is far behind: then those
+    that were promised are read from the journal later, and the others are dropped.
+    """
+
+    def __init__(self, outbox: Outbox, group: int, neighbour: Neighbour) -> None:
         super().__init__(outbox, group)
         self.over = False
-        self._fabric: Final = fabric
+        self.held_from = 0
+        self._mode = LIVE
+        self._held: list[bytes | memoryview] = []
+        self._held_octets = 0
+        self._held_too_much = False
+        self._last = -1  # the largest offset sent
+        self._neighbour: Final = neighbour
+        self._fabric: Final = neighbour.fabric
+
+    def is_live(self) -> bool:
+        """Whether it gets everything at once."""
+        return self._mode == LIVE and not self.over
 
     def forward(self, data: bytes | memoryview, head: tuple[int, int, int, int, int]) -> None:
         """Send it publications as they came."""
         known = RunHead._make(head)
-        if not self.outbox.offer_pair(encode_run_head(known, len(data)), data):
+        if not self.submit(encode_run_head(known, len(data)), data, known.offset):
             self._fabric.drop(SLOW_LINK, known.size)
 
     def deliver(self, message: Message) -> None:
         """Send it a message. One that is to be retained goes to all nodes anyway."""
         if message.retain and self._fabric.replicates:
             return
-        data = message.encoded.get(LINK_FORM)
-        if not isinstance(data, bytes):
-            try:
-                data = encode(published(message))
-            except LinkError:
-                data = b""
-            message.encoded[LINK_FORM] = data
+        data = self._encoded(message)
         if not data:
             self._fabric.drop(UNENCODABLE)
-        elif not self.outbox.offer(data):
+        elif not self.submit(data, b"", int(message.offset) if message.qos else -1):
             self._fabric.drop(SLOW_LINK)
+
+    def submit(self, first: bytes, second: bytes | memoryview, offset: int) -> bool:
+        """Send it a record in two pieces, now or later. False if it is dropped."""
+        self._last = max(self._last, offset)
+        if self._mode == LIVE:
+            if self.outbox.offer_pair(first, second):
+                return True
+            if offset < 0 or self._fabric.archive is None:
+                return False
+            self._neighbour.fall_behind(offset)
+            return True
+        if self._mode == BEHIND:
+            return offset >= 0
+        self._held_octets += len(first) + len(second)
+        if self._held_octets > self._fabric.settings.buffer:
+            self._held_too_much = True
+            self.wait()
+            return offset >= 0
+        self._held.append(first)
+        self._held.append(second)
+        return True
+
+    def wait(self) -> None:
+        """It is behind: it gets from the journal what was promised."""
+        self._mode = BEHIND
+        self._held = []
+        self._held_octets = 0
+
+    def hold(self, offset: int) -> None:
+        """Hold what is published from now on, from this offset on."""
+        self.held_from = offset
+        self._held_too_much = False
+        self._held = []
+        self._held_octets = 0
+        self._mode = HOLDING
+
+    def resend(self, message: Message) -> bool:
+        """Send it a message from the journal. False if it must wait for room."""
+        if self.outbox.loaded():
+            return False
+        data = self._encoded(message)
+        if data:
+            self.outbox.put(data)
+        return True
+
+    def go_live(self) -> bool:
+        """Send what was held, and from now on everything at once. False where that was too much to be held."""
+        if self._held_too_much:
+            return False
+        self._mode = LIVE
+        held, self._held = self._held, []
+        for piece in held:
+            self.outbox.put(piece)
+        return True
+
+    def _encoded(self, message: Message) -> bytes:
+        """The message's record, empty where there can't be one."""
+        late = 0 <= message.offset < self._last  # the pipeline's, which are recorded long before they are delivered
+        data = None if late else message.encoded.get(LINK_FORM)
+        if isinstance(data, bytes):
+            return data
+        record = published(message)
+        try:
+            made = encode(msgspec.structs.replace(record, offset=-1) if late else record)
+        except LinkError:
+            made = b""
+        if not late:
+            message.encoded[LINK_FORM] = made
+        return made
 
 
 @final
@@ -516,7 +706,6 @@ class _Introduction(Job):
     def __init__(self, neighbour: Neighbour, remote: Node, fabric: Fabric) -> None:
         self._neighbour: Final = neighbour
         self._remote: Final = remote
-        self._work: Final = fabric.hub.work
         self._records: Final = chain.from_iterable([each(neighbour) for each in fabric.introductions])
 
     def step(self) -> int:
@@ -525,15 +714,10 @@ class _Introduction(Job):
         if remote.over:
             return DONE
         if remote.outbox.loaded():
-            remote.outbox.on_relief = self._relieved
             return WAIT
         record = next(self._records, None)
         if record is not None:
             self._neighbour.put(record)
             return MORE
-        remote.outbox.on_relief = None
         self._neighbour.put(Ready())
         return DONE
-
-    def _relieved(self) -> None:
-        self._work.wake(self._remote.group)

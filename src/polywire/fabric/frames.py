@@ -77,7 +77,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     """What a node says about itself. ``window`` is how many bytes of records may wait for it to handle them.
 
     ``protocols`` are the names of those whose numbers are in runs. ``journal`` is up to where it has the other node's
-    journal, -1 for nothing. ``numbers`` is where its connections are numbered from.
+    journal, -1 for nothing. ``life`` is another number each time it starts.
     """
 
     version: int
@@ -85,7 +85,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     window: int
     protocols: tuple[str, ...] = ()
     journal: int = -1
-    numbers: int = 0
+    life: int = 0
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -102,8 +102,8 @@ class Interest(Record, tag=1, frozen=True, gc=False):
 class Published(Record, tag=2, frozen=True, gc=False):
     """A message to a topic. ``flags`` are ``RETAIN``, ``BODY_FAILED``, ``BINARY``, and the QoS from ``QOS_SHIFT`` on.
 
-    ``offset`` is its row in the sender's journal, -1 for none. A date is an array. An attachment
-    that failed is None, with its text.
+    ``offset`` is its row in the sender's journal if it was promised to its publisher, otherwise -1. A date is an array.
+    An attachment that failed is None, with its text.
     """
 
     channel: str
@@ -203,8 +203,26 @@ class Ended(Record, tag=12, frozen=True, gc=False):
     from_hub: bool = True
 
 
+class Mark(Record, tag=30, frozen=True, gc=False):
+    """The receiver has all that it wants of the sender's journal before this offset."""
+
+    offset: int
+
+
 AnyRecord = (
-    Interest | Published | Ready | Kept | Clients | Watched | Counted | Offered | Asked | AskedOn | Replied | Ended
+    Interest
+    | Published
+    | Ready
+    | Kept
+    | Clients
+    | Watched
+    | Counted
+    | Offered
+    | Asked
+    | AskedOn
+    | Replied
+    | Ended
+    | Mark
 )
 
 
@@ -212,7 +230,7 @@ class RunHead(NamedTuple):
     """What comes before the bytes of a run: ``size`` is how many publications of one client it has.
 
     ``protocol`` is the sender's number for their protocol, ``origin`` that of the client, ``offset`` that of the first
-    one's row in the sender's journal, or -1.
+    one's row in the sender's journal if they were promised to their publisher, otherwise -1.
     """
 
     protocol: int
@@ -351,7 +369,7 @@ def published(message: Message) -> Published:
         flags |= BINARY
     headers = tuple([(name, (each.seconds,) if isinstance(each, Date) else each) for name, each in message.headers])
     attachments = tuple([(each, "") if isinstance(each, bytes) else (None, each.text) for each in message.attachments])
-    offset = int(message.offset)
+    offset = int(message.offset) if message.qos else -1
     return Published(
         message.channel, message.body, flags, message.time, message.origin, offset, message.content_type, headers,
         attachments,

@@ -61,12 +61,13 @@ class Retention:
         micros = message.time // MICROSECOND
         version = (micros if known is None else max(micros, known[0] + 1), self._node)
         self._note(message, version)
-        record = Kept(published(message), version, forwarded)
+        fresh = Kept(published(message), version, forwarded)
+        copy = Kept(published(message), version)
         for node, neighbour in self._fabric.neighbours.items():
-            if neighbour.link.up and not neighbour.offer(record):
+            if neighbour.link.up and not neighbour.offer(fresh if neighbour.remote.is_live() else copy):
                 self._missed.setdefault(node, OrderedDict())[channel] = None
 
-    def heed(self, _neighbour: Neighbour, record: Kept) -> None:
+    def heed(self, neighbour: Neighbour, record: Kept) -> None:
         """A channel retains something else on another node."""
         message = message_of(record.message)
         if record.version > self._version(message.channel):
@@ -78,7 +79,7 @@ class Retention:
                     recorder.copied(message, record.version[1])
         else:
             self.outdated += 1
-        if record.fresh:
+        if record.fresh and self._fabric.heard.is_new(neighbour.node, record.message.offset):
             self._hub.deliver_here(message)
 
     def _lost(self, node: str) -> None:
@@ -113,7 +114,7 @@ class Retention:
                 channel = channels.popitem(last=False)[0]
                 message = self._hub.retained.get(channel)
                 kept = _cleared(channel, self._version(channel)) if message is None else published(message)
-                neighbour.put(Kept(kept, self._version(channel), fresh=True))
+                neighbour.put(Kept(kept, self._version(channel), fresh=self._fabric.archive is None))
             if not channels:
                 del self._missed[node]
 

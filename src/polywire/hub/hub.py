@@ -443,7 +443,8 @@ class Hub:
     def _forward_elsewhere(self, run: Run, runs: Runs, route: Route) -> None:
         """Send a run to other nodes."""
         recorder = self.recorder
-        offset: i64 = -1 if recorder is None or recorder.failed else runs.next_offset(recorder) - run.count
+        promised = run.qos != 0 and recorder is not None and not recorder.failed
+        offset: i64 = runs.next_offset(recorder) - run.count if promised and recorder is not None else -1
         client = runs.client
         head = (client.protocol, run.count, client.number, int(runs.now), int(offset))
         data = _octets(run)

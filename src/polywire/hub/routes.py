@@ -120,7 +120,7 @@ class Remote(Subscription):
         """Send it publications of a client as they came.
 
         ``head`` is the number of their protocol, how many they are, the client, the time, and the offset of the first
-        one's row in the journal, -1 for none.
+        one's row in the journal, -1 where they are not acknowledged to the client.
         """
         raise NotImplementedError
 
