@@ -5,12 +5,23 @@ through ``Membership``, in the event loop's thread. Nothing here does IO.
 """
 
 import hashlib
+import re
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
+from polywire.errors import PolywireError
+
+NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+CLUSTER_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+"""What names may be made of, as they are parts of those in NATS."""
+
 SHARDS: Final = 64
 """How many shards the queues of a cluster are divided into. It is part of what is stored: it never changes."""
+
+
+class MembershipError(PolywireError):
+    """This node can't be part of its cluster: the engine can't be reached, or another node has its name."""
 
 
 class Events(Protocol):
@@ -52,6 +63,9 @@ class Membership(Protocol):
 
     def owner(self, shard: int) -> str | None:
         """Who owns a shard now. This node is only named while its lease lasts, by its own clock."""
+
+    def term(self, shard: int) -> int:
+        """A number that grows with each change of the shard's owner; 0 where it never had one."""
 
     async def leave(self) -> None:
         """Hand over the shards and say goodbye."""
