@@ -128,9 +128,18 @@ def test_on_this_machine_no_auth_is_needed(address: str) -> None:
             "--set: access[0].channels: holds {user}, but without [auth] clients have no name",
         ),
         (
-            ["fabric.kind=nats", "fabric.url=nats://127.0.0.1:4222"],
-            '--set: fabric.kind: this version has no cluster: "nats" is not implemented yet; write "local"',
+            ["fabric.kind=nats"],
+            "--set: fabric.kind: set fabric.url to the URL of a server of NATS, such as nats://127.0.0.1:4222",
         ),
+        (
+            ["fabric.cluster=a.b"],
+            "--set: fabric.cluster: 'a.b' is part of names in NATS: use letters, digits, - and _",
+        ),
+        (
+            ["fabric.node=a..b"],
+            "--set: fabric.node: 'a..b' is part of names in NATS: use letters, digits, -, _ and single dots",
+        ),
+        ([f"fabric.key={__file__}"], "--set: fabric.key: a key needs its certificate: set certificate too"),
     ],
 )
 def test_what_does_not_go_together_is_said(sets: list[str], words: str) -> None:

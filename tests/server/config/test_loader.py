@@ -52,7 +52,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "block",
         "block",
     )
-    assert (config.tls, config.auth, config.access, config.fabric.kind) == (None, None, (), "local")
+    assert (config.tls, config.auth, config.access, config.fabric.kind) == (None, None, (), "none")
 
 
 def test_polywire_toml_in_the_working_directory_is_read(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ SIZE = 'bytes, from 4 KiB to 2 GiB, such as 65536 or "64 KiB"'
         ),
         ("[limits]\nconnections = 0", "2: limits.connections: found 0, allowed is a whole number from 1 to 1000000"),
         ("limits = 3", "1: limits: found 3, but this is a section: write [limits] and message_size = …"),
-        ("fabric = 'local'", '1: fabric: found "local", but this is a section: write [fabric] and kind = …'),
+        ("fabric = 'none'", '1: fabric: found "none", but this is a section: write [fabric] and kind = …'),
         ("[access]\n", "1: access: found a table, but this is a list of tables: write [[access]]"),
         (
             "[[limits]]\n",
@@ -359,7 +359,9 @@ def test_a_socket_that_the_folder_makes_too_long_is_named(tmp_path: Path) -> Non
 
 
 def test_a_password_is_not_shown() -> None:
-    loaded = load(sets=["fabric.url=nats://hub:secret@host:4222"])
-    assert loaded.config.fabric.url == "nats://hub:secret@host:4222"
+    urls = ["nats://hub:secret@host:4222", "nats://token@host", "tls://host"]
+    loaded = load(sets=[f"fabric.url={urls}"])
+    assert loaded.config.fabric.url == tuple(urls)
     shown = {setting.key: setting for setting in loaded.settings()}
-    assert shown["fabric.url"].shown == shown["fabric.url"].value == "nats://hub:***@host:4222"
+    hidden = ["nats://hub:***@host:4222", "nats://***@host", "tls://host"]
+    assert shown["fabric.url"].shown == shown["fabric.url"].value == hidden

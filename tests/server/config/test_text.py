@@ -19,6 +19,7 @@ from polywire.server.config.kinds import (
     Origins,
     Patterns,
     Seconds,
+    Servers,
     Size,
     Text,
 )
@@ -123,6 +124,11 @@ def other_than_default(key: Key) -> tuple[str, object]:
         return key.kind.words[-1], key.kind.words[-1]
     if isinstance(key.kind, Choices):
         return key.kind.words[-1], [key.kind.words[-1]]
+    if isinstance(key.kind, Servers):
+        url = f"{key.kind.schemes[0]}://host"
+        return url, [url]
+    if isinstance(key.kind, Count) and key.kind.most < 4711:
+        return str(key.kind.most), key.kind.most
     return OTHER_THAN_DEFAULT[type(key.kind)]
 
 

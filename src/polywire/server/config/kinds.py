@@ -13,6 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -85,6 +86,7 @@ def _split(text: str, units: Mapping[str, object]) -> tuple[Fraction, str]:
 _LARGEST_SHOWN = 1 << 128
 _LONGEST_SHOWN = 60
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
+_TOKEN = re.compile(r"(?<=://)[^/@:]+@")
 
 
 class Kind(Protocol):
@@ -204,12 +206,10 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Any text but an empty one. ``secret``: it may hold a password that must not be shown."""
+    """Any text but an empty one."""
 
     about: str
     allowed: str = "text"
-    _: KW_ONLY
-    secret: bool = False
 
     def read(self, value: object, _folder: Path) -> str:
         """One line that is not empty."""
@@ -219,8 +219,44 @@ class Text:
         return text
 
     def show(self, value: str | None) -> str | None:
-        """As it is, but for a password in it."""
-        return _PASSWORD.sub(r"\1:***@", value) if self.secret and value is not None else value
+        """As it is."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """URLs of one server or several, each with a host. They may hold passwords, which are not shown."""
+
+    about: str
+    schemes: tuple[str, ...]
+    example: str
+
+    @property
+    def allowed(self) -> str:
+        """The form, by an example."""
+        return f'a URL or several, such as "{self.example}"'
+
+    def read(self, value: object, _folder: Path) -> tuple[str, ...]:
+        """URLs that can be split."""
+        urls = _texts(value)
+        for url in urls:
+            try:
+                parts = urlsplit(url)
+                usable = parts.scheme in self.schemes and parts.hostname and parts.port != 0
+            except ValueError:
+                usable = False
+            if not usable:
+                words = _words(tuple(f"{scheme}://" for scheme in self.schemes))
+                raise ValueError(f"{self._hidden(url)!r} is not a URL with a host: write {words} before host and port")
+        return urls
+
+    def show(self, value: tuple[str, ...]) -> list[str]:
+        """Without passwords."""
+        return [self._hidden(url) for url in value]
+
+    @staticmethod
+    def _hidden(url: str) -> str:
+        return _PASSWORD.sub(r"\1:***@", _TOKEN.sub("***@", url))
 
 
 @dataclass(frozen=True, slots=True)

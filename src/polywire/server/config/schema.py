@@ -35,6 +35,7 @@ from polywire.server.config.kinds import (
     Patterns,
     QueueNames,
     Seconds,
+    Servers,
     Size,
     Text,
 )
@@ -478,15 +479,80 @@ class Sabc(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Fabric(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How hubs of a cluster connect to each other."""
+    """How several hubs act as one; see [clusters](cluster.md)."""
 
     kind: Annotated[
-        Literal["local", "nats"],
-        Choice("One process alone; `nats` is reserved for a cluster and not implemented yet.", ("local", "nats")),
-    ] = "local"
-    url: Annotated[
-        str | None, Text("Where the cluster is; for `nats`.", 'a URL, such as "nats://host:4222"', secret=True)
+        Literal["none", "nats"],
+        Choice("One hub alone, or one node of a cluster on NATS.", ("none", "nats")),
+    ] = "none"
+    cluster: Annotated[
+        str, Text("The name of the cluster, the same for all of its nodes.", "letters, digits, - and _")
+    ] = "polywire"
+    node: Annotated[
+        str | None,
+        Text(
+            "The name of this node, which no other has and which stays the same; by default that of the journal, or "
+            "the host name.",
+            "letters, digits, -, _ and single dots",
+        ),
     ] = None
+    url: Annotated[
+        tuple[str, ...],
+        Servers(
+            "The servers of NATS, with JetStream. One is enough to find the others. A user and password, or a token, "
+            "may be in it; a file of credentials is safer.",
+            ("nats", "tls"),
+            "nats://host:4222",
+        ),
+    ] = ()
+    credentials: Annotated[Path | None, File("NATS credentials of this node (`.creds`).")] = None
+    ca: Annotated[
+        Path | None, File("The CAs that the servers' certificates must come from, PEM; by default the system's.")
+    ] = None
+    certificate: Annotated[Path | None, File("The certificate of this node towards NATS, PEM.")] = None
+    key: Annotated[Path | None, File("Its private key, PEM. By default it is in the file of the certificate.")] = None
+    monitor: Annotated[
+        tuple[str, ...],
+        Servers(
+            "Monitoring ports of the servers. With them the hub checks at startup that each syncs what it stores "
+            "(`sync_interval: always`), and warns otherwise.",
+            ("http", "https"),
+            "http://host:8222",
+        ),
+    ] = ()
+    replicas: Annotated[
+        int,
+        Count(
+            "On how many servers of NATS the messages of queues are stored. With 1 they are in the journal of the node "
+            "that owns the queue, and unavailable while that is down. It must be the same for all nodes.",
+            most=5,
+        ),
+    ] = 1
+    on_lost: Annotated[
+        Literal["serve", "refuse"],
+        Choice(
+            "What happens to messages that another node must acknowledge while it can't be reached: they wait until it "
+            "can, or they are refused.",
+            ("serve", "refuse"),
+        ),
+    ] = "serve"
+    lease: Annotated[
+        float,
+        Seconds(
+            "How long a node that is not heard of remains part of the cluster, and the owner of its queues. It must be "
+            "the same for all nodes.",
+            least=1,
+            most=60,
+        ),
+    ] = 3.0
+    window: Annotated[
+        int,
+        Size("Data on its way to one other node, or waiting to be handled there.", least=4 * KIB, most=GIB),
+    ] = 4 * MIB
+    buffer: Annotated[
+        int,
+        Size("Data waiting for one other node beyond that; then it is a slow reader.", least=4 * KIB, most=16 * GIB),
+    ] = 4 * MIB
 
 
 class Log(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
