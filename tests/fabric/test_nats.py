@@ -100,6 +100,11 @@ def should_own(node: str, *nodes: str) -> set[int]:
     return {shard for shard in range(SHARDS) if preferred(shard, nodes) == node}
 
 
+async def shared(events: Recorded) -> None:
+    """Wait until the nodes a and b have the shards that they should have."""
+    await events.until(lambda: all(set(owned(events, node)) == should_own(node, "a", "b") for node in ("a", "b")))
+
+
 def test_nodes_learn_of_each_other_and_share_the_shards(servers: NatsCluster, cluster: str) -> None:
     async def run() -> None:
         async with member(servers, cluster, "a") as (one, first):
@@ -108,8 +113,7 @@ def test_nodes_learn_of_each_other_and_share_the_shards(servers: NatsCluster, cl
                 assert second.nodes == {"a": one.life}
                 await first.until(lambda: first.nodes == {"b": other.life})
                 for events in (first, second):
-                    await events.until(lambda events=events: set(owned(events, "b")) == should_own("b", "a", "b"))
-                    await events.until(lambda events=events: set(owned(events, "a")) == should_own("a", "a", "b"))
+                    await shared(events)
                 assert frozenset().union(*first.given) == should_own("b", "a", "b")
                 assert {one.owner(0), other.owner(0)} in ({"a"}, {"b"})
                 assert one.term(0) == other.term(0) > 0
