@@ -1,5 +1,7 @@
 """A connected client as the hub sees it, independent of its protocol, and what is counted by protocol."""
 
+from collections import deque
+from collections.abc import Callable
 from typing import Final, final
 
 from mypy_extensions import i64
@@ -85,6 +87,108 @@ class Wills:
 
 
 @final
+class Waiter:
+    """Someone who is to be told when something is safe: on disk here, and ``open`` promises kept."""
+
+    def __init__(
+        self, promises: "Promises", done: Callable[[], None], failed: Callable[[], None], made: list["Promise"]
+    ) -> None:
+        self.done: Final = done
+        self.failed: Final = failed
+        self.is_safe = False
+        self.open = 0
+        self.broken = False
+        self.promises: Final = promises
+        for each in made:
+            if each.broken:
+                self.broken = True
+            elif not each.kept:
+                each.waiter = self
+                self.open += 1
+
+    def safe(self) -> None:
+        """What was accepted is on disk."""
+        self.is_safe = True
+        self.promises.settle()
+
+    def unsafe(self) -> None:
+        """It can't be written."""
+        self.broken = True
+        self.promises.settle()
+
+
+@final
+class Promise:
+    """Something that an acknowledgement depends on besides the disk, such as another node: kept or broken, once."""
+
+    def __init__(self) -> None:
+        self.kept = False
+        self.broken = False
+        self.waiter: Waiter | None = None
+
+    def keep(self) -> None:
+        """It has been done."""
+        if not (self.kept or self.broken):
+            self.kept = True
+            if self.waiter is not None:
+                self.waiter.open -= 1
+                self.waiter.promises.settle()
+
+    def fail(self) -> None:
+        """It can't be done."""
+        if not (self.kept or self.broken):
+            self.broken = True
+            if self.waiter is not None:
+                self.waiter.unsafe()
+
+
+@final
+class Promises:
+    """What a client waits for, in the order in which it is to be told."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client: Final = client
+        self._made: list[Promise] = []
+        self._line: Final[deque[Waiter]] = deque()
+        self._settling = False
+
+    def make(self) -> Promise:
+        """One more for the next who waits."""
+        promise = Promise()
+        self._made.append(promise)
+        return promise
+
+    def waiter(self, done: Callable[[], None], failed: Callable[[], None]) -> Waiter:
+        """Someone who waits for the promises made since the last one, and for those before."""
+        made, self._made = self._made, []
+        waiter = Waiter(self, done, failed, made)
+        self._line.append(waiter)
+        return waiter
+
+    def settle(self) -> None:
+        """Tell those whose turn it is."""
+        if self._settling:
+            return
+        self._settling = True
+        line = self._line
+        try:
+            while line:
+                first = line[0]
+                if first.broken:
+                    line.popleft()
+                    first.failed()
+                elif first.is_safe and first.open == 0:
+                    line.popleft()
+                    first.done()
+                else:
+                    break
+        finally:
+            self._settling = False
+        if not line and not self._made and self._client.promises is self:
+            self._client.promises = None
+
+
+@final
 class Client:
     """One connection. ``name`` is what the client calls itself, ``identity`` who it proved to be.
 
@@ -121,6 +225,7 @@ class Client:
         self.reach = 0  # how much its patterns added to the work a publication may cause
         self.demands: Final[dict[str, int]] = {}
         self.wills: Final = Wills()
+        self.promises: Promises | None = None  # what its acknowledgements wait for besides the disk
         self.forwards_empty = True  # whether subscribers get what it publishes without a body
 
     def may_signal(self, channel: str) -> bool:

@@ -15,7 +15,7 @@ from mypy_extensions import i64
 
 from polywire.hub.access import CALL, PUBLISH, SERVE, SIGNAL, SUBSCRIBE, Grants
 from polywire.hub.channels import MAX_LEVELS, REST, is_literal, to_stars
-from polywire.hub.client import SLOW_READER, Client, Counters
+from polywire.hub.client import SLOW_READER, Client, Counters, Promise, Promises
 from polywire.hub.demand import Demand, Watcher
 from polywire.hub.message import Message
 from polywire.hub.outbox import JOIN_BELOW, Flusher, Later, Outbox
@@ -28,6 +28,7 @@ from polywire.hub.queues import (
     Delivery,
     Policy,
     Queue,
+    Sharing,
     Totals,
     dead_letter,
     footprint,
@@ -107,6 +108,7 @@ class Hub:
         self.queue_messages = MAX_MESSAGES
         self.queue_octets = MAX_OCTETS
         self.queue_totals: Final = Totals()
+        self.sharing: Sharing | None = None  # where other hubs own queues too
         self.queue_policies: tuple[Policy, ...] = ()
         self.most_queues = MAX_QUEUES
         self.most_reach = MAX_REACH
@@ -298,7 +300,7 @@ class Hub:
         if refused is None:
             if self.recorder is not None:
                 self.record(message, client, self.recorder, flags)
-            self.deliver(message, client)
+            self.deliver(message, client, acknowledged=acknowledged)
             client.counters.messages_in += 1
         else:
             self.refuse(client, PUBLISH, message.channel, refused, message.body)
@@ -355,6 +357,11 @@ class Hub:
             return Refused.TOO_DEEP
         if self.recorder is not None and self.recorder.failed and (acknowledged or (self.strict and not is_will)):
             return Refused.UNAVAILABLE
+        if is_queue(channel) and self.sharing is not None:
+            name = channel[len(QUEUE_PREFIX) :]
+            refused = self.sharing.refusal(name, message)
+            if refused is not None or not self.sharing.owns(name):
+                return refused
         if is_queue(channel) and not self.queue(channel[len(QUEUE_PREFIX) :]).has_room(message):
             return Refused.QUEUE_FULL
         if is_queue(channel) and self.queue_totals.size + footprint(message) > self.queue_totals.most:
@@ -366,17 +373,21 @@ class Hub:
     def record(self, message: Message, client: Client, recorder: Recorder, flags: int = 0) -> None:
         """Give a message that can be taken its place in the journal."""
         channel = message.channel
-        if is_queue(channel):
+        if is_queue(channel) and self.sharing is not None:
+            message.offset = self.sharing.record(channel[len(QUEUE_PREFIX) :], message, client)
+        elif is_queue(channel):
             message.offset = recorder.enqueued(message, client)
         else:
             heard = len(self.subscribers(channel)) > 0
             message.offset = recorder.published(message, client, flags, heard=heard)
 
-    def deliver(self, message: Message, client: Client) -> None:
-        """Pass on what can be taken, and is recorded."""
+    def deliver(self, message: Message, client: Client, *, acknowledged: bool = True) -> None:
+        """Pass on what can be taken, and is recorded. ``acknowledged`` as for ``publish``."""
         channel = message.channel
         if is_queue(channel):
-            self.queue(channel[len(QUEUE_PREFIX) :]).enter(message)
+            name = channel[len(QUEUE_PREFIX) :]
+            if self.sharing is None or not self.sharing.put(name, message, client, acknowledged=acknowledged):
+                self.queue(name).enter(message)
             return
         if message.body_failed:
             self._relay_failed(message, client)
@@ -668,6 +679,8 @@ class Hub:
                 queue.on_return = self.recorder.returned
             self.queues[name] = queue
             self.names_size += name_cost(name)
+            if self.sharing is not None:
+                self.sharing.made(queue)
         return queue
 
     def policy(self, queue: str) -> Policy:
@@ -689,6 +702,8 @@ class Hub:
         message = dead_letter(delivery, QUEUE_PREFIX + name, reason, self.clock())
         recorder = self.recorder
         totals = self.queue_totals
+        if self.sharing is not None:
+            return self.sharing.move(delivery, message)
         if not self.takes_queue(message.channel):
             problem = Refused.TOO_MANY_QUEUES.label
         elif recorder is not None and recorder.failed:
@@ -909,15 +924,29 @@ class Hub:
         elif isinstance(what, str):
             self.services.suspend(what, client)
 
-    def safe(self, done: Callable[[], None], failed: Callable[[], None]) -> None:
+    def safe(self, done: Callable[[], None], failed: Callable[[], None], client: Client | None = None) -> None:
         """Call ``done`` once everything accepted so far is on disk (immediately if there is no journal).
 
-        If it can't be written, call ``failed``. Callbacks of one session are called in order.
+        If it can't be written, call ``failed``. Callbacks of one session are called in order. For a ``client`` of which
+        something depends on more than this hub's disk (``promise``), that is waited for as well.
         """
-        if self.when_safe is None:
+        promises = None if client is None else client.promises
+        if promises is not None:
+            waiter = promises.waiter(done, failed)
+            if self.when_safe is None:
+                waiter.safe()
+            else:
+                self.when_safe(waiter.safe, waiter.unsafe)
+        elif self.when_safe is None:
             done()
         else:
             self.when_safe(done, failed)
+
+    def promise(self, client: Client) -> Promise:
+        """What this client is told of next with ``safe`` waits for this promise too."""
+        if client.promises is None:
+            client.promises = Promises(client)
+        return client.promises.make()
 
     def _replay(self, client: Client) -> Replay:
         replay = client.replay

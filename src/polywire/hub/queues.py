@@ -9,13 +9,14 @@ A queue is bounded in messages and bytes, and all queues together in memory; wha
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final, final
 
 from mypy_extensions import i64, mypyc_attr
 
 from polywire.hub.channels import matches
 from polywire.hub.message import HeaderValue, Message
+from polywire.hub.peer import Refused
 
 MAX_MESSAGES: Final = 100_000
 MAX_OCTETS: Final = 128 * 1024 * 1024
@@ -74,6 +75,42 @@ class Totals:
         self.nacked: i64 = 0
         self.redelivered: i64 = 0
         self.dead_lettered: i64 = 0
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Lender:
+    """Where a queue's messages come from if another node owns it; whoever connects the nodes derives one.
+
+    They are on loan: what becomes of each is reported, and the queue forgets it.
+    """
+
+    def changed(self, queue: "Queue") -> None:
+        """There are other consumers than before, or they want other messages."""
+        raise NotImplementedError
+
+    def hungry(self, queue: "Queue") -> None:
+        """All messages there were are handed out, and consumers may have room for more."""
+        raise NotImplementedError
+
+    def unwanted(self, delivery: "Delivery") -> None:
+        """No consumer here wants the message."""
+        raise NotImplementedError
+
+    def taken(self, delivery: "Delivery") -> None:
+        """A message was handed out."""
+        raise NotImplementedError
+
+    def acknowledged(self, delivery: "Delivery") -> None:
+        """A consumer has the message."""
+        raise NotImplementedError
+
+    def rejected(self, delivery: "Delivery", delay: float, reason: str) -> None:
+        """A consumer has rejected the message."""
+        raise NotImplementedError
+
+    def abandoned(self, delivery: "Delivery", *, counted: bool) -> None:
+        """A consumer has gone without an acknowledgement. ``counted``: it had the chance to look at the message."""
+        raise NotImplementedError
 
 
 @final
@@ -173,6 +210,10 @@ class Queue:
         self.on_return: Callable[[str, int, int, str], None] | None = None
         self.on_dead: Callable[[Queue, Delivery, str], bool] | None = None  # the hub's: False where it can't be placed
         self.stopped = False  # nothing is handed out any more
+        self.lender: Lender | None = None  # of a queue that another node owns
+        self.fence: Callable[[], bool] | None = None  # False: this node may not own the queue any more
+        self.offered = -1  # the place of the message that consumers are being asked about
+        self.by_offset = False  # a message's place is its offset, which no other message of the queue ever has
         self._later: Final = later
         self._next = 0
         self._waiting: Final[deque[Delivery]] = deque()
@@ -213,13 +254,109 @@ class Queue:
 
     def enter(self, message: Message) -> Delivery:
         """The same without checking for room."""
-        delivery = Delivery(self, message, self._next)
-        self._next += 1
+        number = int(message.offset) if self.by_offset else self._next
+        delivery = Delivery(self, message, number)
+        self._next = number + 1
         self.octets += message.size()
         self.totals.size += footprint(message)
         self._waiting.append(delivery)
         self.dispatch()
         return delivery
+
+    def insert(self, message: Message, number: int, attempts: int) -> None:
+        """Put a message into its place, unless it is handed out. It was delivered so often before."""
+        if number in self._handed_out:
+            return
+        self.octets += message.size()
+        self.totals.size += footprint(message)
+        self._next = max(self._next, number + 1)
+        self._wait_again(Delivery(self, message, number, attempts))
+
+    def recall(self) -> list[Delivery]:
+        """Forget the messages that no consumer has. Returns them in their order."""
+        found = [*self._waiting, *self._unwanted, *self._delayed.values()]
+        for _, each in self._returned:
+            found.append(each)
+        self._waiting.clear()
+        self._returned.clear()
+        self._delayed.clear()
+        self._unwanted = []
+        for delivery in found:
+            self._forget(delivery.message)
+        found.sort(key=_number)
+        return found
+
+    def disown(self) -> None:
+        """Forget the messages that consumers have: nothing becomes of their acknowledgements."""
+        for delivery in list(self._handed_out.values()):
+            self._release(delivery)
+            self._forget(delivery.message)
+
+    def held(self) -> list[int]:
+        """The places of the messages that consumers have."""
+        return list(self._handed_out)
+
+    def hand_back(self, number: int, consumer: Consumer) -> Delivery | None:
+        """A consumer has had this message since before the queue was restored. None where it does not wait."""
+        delivery = self._waiting_at(number)
+        if delivery is None:
+            return None
+        self._take_out(delivery)
+        delivery.attempts += 1
+        delivery.consumer = consumer
+        consumer.pending[number] = delivery
+        self._handed_out[number] = delivery
+        return delivery
+
+    def settle(self, number: int) -> bool:
+        """Forget a message wherever it is: somebody had it before the queue was restored. False if it is not there."""
+        delivery = self._handed_out.get(number)
+        if delivery is not None:
+            return self.ack(delivery)
+        delivery = self._waiting_at(number)
+        if delivery is None:
+            return False
+        self._take_out(delivery)
+        self._forget(delivery.message)
+        if self.on_ack is not None:
+            self.on_ack(self.name, delivery.message.offset)
+        return True
+
+    def waits(self, number: int) -> bool:
+        """Whether the message at this place waits for a consumer."""
+        return self._waiting_at(number) is not None
+
+    def first_place(self) -> int:
+        """The place of the message whose turn it is; -1 if there is none."""
+        first = self._first()
+        return -1 if first is None else first.number
+
+    def _waiting_at(self, number: int) -> Delivery | None:
+        delivery = self._delayed.get(number)
+        if delivery is not None:
+            return delivery
+        for each in self._waiting:
+            if each.number == number:
+                return each
+        for each in self._unwanted:
+            if each.number == number:
+                return each
+        for place, each in self._returned:
+            if place == number:
+                return each
+        return None
+
+    def _take_out(self, delivery: Delivery) -> None:
+        """Take a message that waits out of the line."""
+        if self._delayed.pop(delivery.number, None) is not None:
+            return
+        if delivery in self._waiting:
+            self._waiting.remove(delivery)
+        elif delivery in self._unwanted:
+            self._unwanted.remove(delivery)
+        else:
+            self._returned.remove((delivery.number, delivery))
+            heapify(self._returned)
 
     def admit(self, consumer: Consumer) -> None:
         """A consumer that takes part from ``resume`` on."""
@@ -231,8 +368,17 @@ class Queue:
         self._consumers.append(consumer)
         self.reconsider()
 
+    def roomy(self) -> bool:
+        """Whether a consumer has room now."""
+        for consumer in self._consumers:
+            if consumer.room():
+                return True
+        return False
+
     def reconsider(self) -> None:
-        """A consumer's filter has changed: offer it the messages that were set aside."""
+        """A consumer is new or has another filter: offer it the messages that were set aside."""
+        if self.lender is not None:
+            self.lender.changed(self)
         unwanted, self._unwanted = self._unwanted, []
         for delivery in unwanted:
             heappush(self._returned, (delivery.number, delivery))
@@ -248,6 +394,8 @@ class Queue:
         if consumer in self._suspended:
             self._suspended.remove(consumer)
         self._take_back(list(consumer.pending.values()), counted=not consumer.leaving)
+        if self.lender is not None:
+            self.lender.changed(self)
 
     def suspend(self, consumer: Consumer) -> None:
         """As ``detach``, but the consumer may ``resume``."""
@@ -272,6 +420,11 @@ class Queue:
             return False
         self.totals.nacked += 1
         reason = _printable(reason[:MAX_REASON])
+        if self.lender is not None:
+            self._end_loan(delivery)
+            self.lender.rejected(delivery, delay, reason)
+            self.dispatch()
+            return True
         if self._give_up(delivery, reason or NACKED):
             self.dispatch()
             return True
@@ -286,6 +439,10 @@ class Queue:
             self._wait_again(again)
         return True
 
+    def _end_loan(self, delivery: Delivery) -> None:
+        self._release(delivery)
+        self._forget(delivery.message)
+
     def end_delay(self, delivery: Delivery) -> None:
         """A rejected message has waited long enough."""
         if self._delayed.pop(delivery.number, None) is not None:
@@ -296,6 +453,11 @@ class Queue:
         if not returned:
             return
         returned.sort(key=_number)
+        if self.lender is not None:
+            for delivery in returned:
+                self._end_loan(delivery)
+                self.lender.abandoned(delivery, counted=counted and not self.stopped)
+            return
         dispatching = self._dispatching
         self._dispatching = True  # all of them are back before the first one is handed out again
         try:
@@ -353,9 +515,10 @@ class Queue:
         """Forget a message that its consumer has. False where it is not handed out."""
         if self._handed_out.get(delivery.number) is not delivery:
             return False
-        self._release(delivery)
-        self._forget(delivery.message)
-        if self.on_ack is not None:
+        self._end_loan(delivery)
+        if self.lender is not None:
+            self.lender.acknowledged(delivery)
+        elif self.on_ack is not None:
             self.on_ack(self.name, delivery.message.offset)
         self.dispatch()
         return True
@@ -375,7 +538,7 @@ class Queue:
 
     def dispatch(self) -> None:
         """Deliver as much as the consumers have room for."""
-        if self.stopped:
+        if self.stopped or (self.fence is not None and not self.fence()):
             return
         if self._dispatching:
             return  # a consumer that acknowledges immediately calls this from below; the loop continues anyway
@@ -387,16 +550,23 @@ class Queue:
                     break
         finally:
             self._dispatching = False
+        if self.lender is not None and self._consumers and self._first() is None:
+            self.lender.hungry(self)
 
     def _hand_out(self, delivery: Delivery) -> bool:
         """Deliver the first message to a consumer, or set it aside. False if it must wait for room."""
+        self.offered = delivery.number
         consumer = self._next_with_room(delivery.message)
         if consumer is None:
             for each in self._consumers:
                 if not each.choosy or each.wants(delivery.message):
                     return False
             self._pop(delivery)
-            self._unwanted.append(delivery)
+            if self.lender is None:
+                self._unwanted.append(delivery)
+            else:
+                self._forget(delivery.message)
+                self.lender.unwanted(delivery)
             return True
         self._pop(delivery)
         delivery.attempts += 1
@@ -405,6 +575,8 @@ class Queue:
         delivery.consumer = consumer
         consumer.pending[delivery.number] = delivery
         self._handed_out[delivery.number] = delivery
+        if self.lender is not None:
+            self.lender.taken(delivery)
         consumer.take(delivery)
         delivery.message.forget_encoded()  # it has one consumer, so these forms are not needed again
         return True
@@ -418,6 +590,41 @@ class Queue:
                 self._turn = (index + 1) % len(consumers)
                 return consumer
         return None
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Sharing:
+    """The queues of a hub that is one of several; whoever connects them derives one.
+
+    Each queue has an owner, which hands out its messages. The others pass on to it what their clients do.
+    """
+
+    def owns(self, name: str) -> bool:
+        """Whether this hub owns the queue, and is ready to."""
+        raise NotImplementedError
+
+    def made(self, queue: Queue) -> None:
+        """The hub has created a queue, which is empty and has no consumers."""
+        raise NotImplementedError
+
+    def refusal(self, name: str, message: Message) -> Refused | None:
+        """Why a message can't be taken, apart from what its queue says if this hub owns it."""
+        raise NotImplementedError
+
+    def record(self, name: str, message: Message, client: object) -> int:
+        """Record a message that a client puts into a queue of this hub. Returns its offset."""
+        raise NotImplementedError
+
+    def put(self, name: str, message: Message, client: object, *, acknowledged: bool) -> bool:
+        """Put a client's message into a queue of another hub. False where this hub owns it.
+
+        ``acknowledged``: the client will be told when it is safe, which may depend on more than this hub's disk.
+        """
+        raise NotImplementedError
+
+    def move(self, delivery: Delivery, message: Message) -> bool:
+        """Put a dead letter into another queue, and let it leave its own then. False where that is not possible."""
+        raise NotImplementedError
 
 
 def footprint(message: Message) -> int:

@@ -102,6 +102,10 @@ class Recorder(StateRecorder):
         """A message put into a queue."""
         return self._message(ENQUEUE, message, client, message.qos << QOS_SHIFT, state=True)
 
+    def enqueued_elsewhere(self, message: Message, protocol: int, client: str) -> int:
+        """A message that a client of another hub has put into a queue of this one."""
+        return self._row(ENQUEUE, message, protocol, message.origin, client, message.qos << QOS_SHIFT, state=True)
+
     def moved(self, message: Message, queue: str, offset: int) -> int:
         """A queue has given up the message with this offset: ``message`` takes its place in another queue.
 

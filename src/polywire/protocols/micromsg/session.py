@@ -371,7 +371,7 @@ class MicromsgSession:
         if self._last:
             self._unsafe.append(self._last)
             self._last = 0
-            self._hub.safe(self._safe, self._failed)
+            self._hub.safe(self._safe, self._failed, self._client)
 
     def _safe(self) -> None:
         if not self._unsafe:

@@ -553,7 +553,7 @@ class Incoming:
         if len(self._acks) > 0:
             self._unsafe.append(self._acks.getvalue())
             self._acks = BytesWriter()
-            self._hub.safe(self._safe, self._failed)
+            self._hub.safe(self._safe, self._failed, self._client)
 
     def _pass_on(self, frame: Publish) -> bool:
         """Give a publication to the hub. False where it can't be taken now."""

@@ -408,7 +408,7 @@ class Answers:
         msg_id = whole.msg_id
         if msg_id is not None and not whole.send_only:
             self._due.append((msg_id, self._line.ok(msg_id, truncated=whole.truncated)))
-            self._hub.safe(self._safe, self._failed)
+            self._hub.safe(self._safe, self._failed, self._line.client)
 
     def refuse(self, whole: Whole, code: str, reason: str, counted: str) -> None:
         """Answer ERROR, even to a message that wants no answer, and count it."""

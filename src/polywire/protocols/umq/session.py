@@ -489,7 +489,7 @@ class UmqSession:
         refused = self._hub.publish(message, self._client)
         if refused is None:
             receipt = Receipt(self._answers, call_id)
-            self._hub.safe(receipt.safe, receipt.failed)
+            self._hub.safe(receipt.safe, receipt.failed, self._client)
         else:
             self._answers.refuse(call_id, *answer_to(refused))
 
