@@ -20,6 +20,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, final
 
 import msgspec
@@ -372,7 +373,7 @@ class ShardLog:
             slices = list(_slices(found.rows))
             for index, rows in enumerate(slices):
                 is_last = index == len(slices) - 1
-                done = (lambda: stored.done() or stored.set_result(None)) if is_last else None
+                done = partial(_settle, stored) if is_last else None
                 more = {"snapshot": last, "last": is_last}
                 self._add(_encoded(rows), {**found.seen, "": found.next_offset} if is_last else {}, done, **more)
             self._snapshot_octets = self._octets
@@ -384,6 +385,11 @@ class ShardLog:
             log.warning("the log %s was not shortened: %s", self.stream, str(error) or type(error).__name__)
         finally:
             self._compaction = None
+
+
+def _settle(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _take(reading: _Reading, sequence: int, about: _About | None, payload: bytes) -> None:
