@@ -89,6 +89,9 @@ class Member:
     def owner(self, shard: int) -> str | None:  # noqa: ARG002 - nobody owns anything here
         return None
 
+    def term(self, shard: int) -> int:  # noqa: ARG002 - as above
+        return 0
+
     async def leave(self) -> None:
         self.vanish("it said goodbye")
 

@@ -121,109 +121,13 @@ class Ready(Record, tag=3, frozen=True, gc=False):
     """The sender has said all there was to say when the link was set up."""
 
 
-class Kept(Record, tag=4, frozen=True, gc=False):
-    """What a channel retains: the message, or one without a body where it retains nothing.
+class Queued(Record, tag=20, frozen=True, gc=False):
+    """Something about queues, which ``queues.py`` reads."""
 
-    Of two, the one with the larger ``version`` counts: microseconds, and the node whose client has published it.
-    ``fresh``: it was published just now, so subscribers get it.
-    """
-
-    message: Published
-    version: tuple[int, str]
-    fresh: bool = False
+    body: bytes
 
 
-class Clients(Record, tag=5, frozen=True, gc=False):
-    """How many clients the sender has."""
-
-    count: int
-
-
-class Watched(Record, tag=6, frozen=True, gc=False):
-    """Patterns of topics whose demand the sender wants to know, because clients of it do, and others no more."""
-
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-
-
-class Counted(Record, tag=7, frozen=True, gc=False):
-    """How many clients of the sender have subscribed to exactly these topics."""
-
-    topics: tuple[tuple[str, int], ...]
-
-
-class Offered(Record, tag=8, frozen=True, gc=False):
-    """Services that clients of the sender offer, and others that none does any more.
-
-    ``native``: over a protocol that has services. Otherwise they are subscribers of the service's topic.
-    """
-
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    native: bool = True
-
-
-class Asked(Record, tag=9, frozen=True, gc=False):
-    """A call begins, with its first request. ``call`` is its number on the caller's node."""
-
-    call: int
-    service: str
-    method: str
-    request: Published
-    seconds: float
-    streamed: bool = False
-    last: bool = True
-
-
-class AskedOn(Record, tag=10, frozen=True, gc=False):
-    """A further request of a call."""
-
-    call: int
-    request: Published
-    last: bool
-
-
-class Replied(Record, tag=11, frozen=True, gc=False):
-    """A reply to a call."""
-
-    call: int
-    reply: Published
-    last: bool
-
-
-class Ended(Record, tag=12, frozen=True, gc=False):
-    """A call has ended with an error: ``failed`` on the provider's side, otherwise on the caller's."""
-
-    call: int
-    failed: bool
-    code: int
-    label: str
-    text: str
-    retry_after: int = 0
-    from_hub: bool = True
-
-
-class Mark(Record, tag=30, frozen=True, gc=False):
-    """The receiver has all that it wants of the sender's journal before this offset."""
-
-    offset: int
-
-
-AnyRecord = (
-    Interest
-    | Published
-    | Ready
-    | Kept
-    | Clients
-    | Watched
-    | Counted
-    | Offered
-    | Asked
-    | AskedOn
-    | Replied
-    | Ended
-    | Mark
-)
+AnyRecord = Interest | Published | Ready | Queued
 
 
 class RunHead(NamedTuple):

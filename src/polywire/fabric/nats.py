@@ -141,7 +141,7 @@ class NatsMembership:
             raise MembershipError(
                 f"{settings.node!r} can't be a node's name: use letters, digits, -, _ and single dots"
             )
-        self.node: Final = settings.node
+        self.node = settings.node
         self.life = 0
         self.settings: Final = settings
         self._clock: Final = clock
@@ -227,11 +227,15 @@ class NatsMembership:
         """Whether the others still count on this node, by its own clock."""
         return self._clock() < self._lease_end
 
-    async def leave(self) -> None:
-        """Hand over the shards, remove this node's key and close the connection."""
+    async def hand_over(self) -> None:
+        """Give the shards to other nodes, and take none from now on."""
         self._leaving = True
         with contextlib.suppress(NatsError, TimeoutError):
             await self._hand_over(self._others())
+
+    async def leave(self) -> None:
+        """Hand over the shards, remove this node's key and close the connection."""
+        await self.hand_over()
         await self._stop_tasks()
         with contextlib.suppress(NatsError, TimeoutError):
             bucket = self._bucket

@@ -411,6 +411,8 @@ class Queue:
     def give_back(self, delivery: Delivery) -> None:
         """A message was handed out and not sent after all: it returns to its old place, as if it never had been."""
         if self._handed_out.get(delivery.number) is delivery:
+            if delivery.attempts > 1 and self.lender is None:
+                self.totals.redelivered -= 1
             delivery.attempts -= 1
             self._wait_again(self._again(delivery))
 
@@ -418,13 +420,13 @@ class Queue:
         """Take back what its consumer rejects. False where it is not handed out."""
         if self._handed_out.get(delivery.number) is not delivery:
             return False
-        self.totals.nacked += 1
         reason = _printable(reason[:MAX_REASON])
         if self.lender is not None:
             self._end_loan(delivery)
             self.lender.rejected(delivery, delay, reason)
             self.dispatch()
             return True
+        self.totals.nacked += 1
         if self._give_up(delivery, reason or NACKED):
             self.dispatch()
             return True
@@ -457,6 +459,7 @@ class Queue:
             for delivery in returned:
                 self._end_loan(delivery)
                 self.lender.abandoned(delivery, counted=counted and not self.stopped)
+            self.dispatch()
             return
         dispatching = self._dispatching
         self._dispatching = True  # all of them are back before the first one is handed out again
@@ -570,7 +573,7 @@ class Queue:
             return True
         self._pop(delivery)
         delivery.attempts += 1
-        if delivery.attempts > 1:
+        if delivery.attempts > 1 and self.lender is None:
             self.totals.redelivered += 1
         delivery.consumer = consumer
         consumer.pending[delivery.number] = delivery
