@@ -389,11 +389,3 @@ def test_a_websocket_message_that_can_not_be_taken_is_answered_with_its_code(
         assert caught.value.rcvd is not None
         assert caught.value.rcvd.code == code
         assert hub.metric(f'polywire_faults_total{{protocol="sabc",reason="{reason}"}}') == 1
-
-
-def test_what_is_asked_for_and_not_there_yet_is_told_at_the_start() -> None:
-    with (
-        pytest.raises(RuntimeError, match='"nats" is not implemented yet'),
-        running_hub(*ONLY_FMQP, "fabric.kind=nats", "fabric.url=nats://127.0.0.1:1"),
-    ):
-        pass

@@ -19,6 +19,7 @@ import json
 import logging
 import resource
 import signal
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -43,6 +44,7 @@ from polywire.server.logs import Seldom
 from polywire.server.metrics import Metrics
 
 if TYPE_CHECKING:
+    from polywire.server.fabric import NatsNode
     from polywire.server.http import HttpServer
     from polywire.server.restoration import JournalKeeper
 
@@ -126,6 +128,8 @@ class Server:
         self._listeners = Listeners(self.gate, self._open_http)
         self._rpc = RpcBridge(self.hub, self.gate.limits)
         self._journal: JournalKeeper | None = None
+        self._node: NatsNode | None = None
+        self._about: dict[str, str] = {}  # what other nodes can read of this one
         self._idle: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -148,7 +152,10 @@ class Server:
                 words = f"can't open the journal: {where}: {reason}; use a directory that the hub can write to"
                 raise ConfigError([Problem(words, "journal.path")]) from error
         try:
+            if config.fabric.kind == "nats":
+                await self._join()
             await self._listeners.open(config.listen.addresses(), self._tls)
+            self._about.update(self.ready())
         except BaseException:
             await self._close_last()
             raise
@@ -227,7 +234,21 @@ class Server:
             await asyncio.sleep(0)  # what ends with the connections is journaled too
         await self._close_last()
 
+    async def _join(self) -> None:
+        """Become a node of the cluster."""
+        try:
+            from polywire.server.fabric import NatsNode  # noqa: PLC0415 - only a cluster needs nats-py
+        except ModuleNotFoundError as error:
+            words = f"a cluster on NATS needs {error.name}: pip install 'polywire[cluster]'"
+            raise ConfigError([Problem(words, "fabric.kind")]) from error
+        config = self._loaded.config
+        node = NatsNode(config.fabric, self.hub, config.journal.node or socket.gethostname(), self._about)
+        await node.start()
+        self._node = node
+
     async def _close_last(self) -> None:
+        if self._node is not None:
+            await self._node.stop()
         if self._http is not None:
             await self._http.stop_work()
         if self._journal is not None:

@@ -1,0 +1,112 @@
+"""A hub's part in a cluster, made from ``[fabric]``: its membership, its links and its queues."""
+
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, final
+
+from polywire.fabric.fabric import Fabric, Settings
+from polywire.fabric.log import ShardLog
+from polywire.fabric.membership import MembershipError
+from polywire.fabric.nats import NatsMembership, NatsSettings
+from polywire.fabric.queues import Queues, QueueSettings, share_queues
+from polywire.hub.hub import Hub
+from polywire.server.config import ConfigError, Problem
+from polywire.server.config.schema import Fabric as FabricConfig
+
+SETTLE_SECONDS: Final = 10.0
+"""How long a node that leaves waits for others to confirm what its clients have put into their queues."""
+
+log = logging.getLogger("polywire.fabric")
+
+
+@final
+class NatsNode:
+    """A hub as a node of a cluster on NATS. Its journal, if it has one, is restored before this is made."""
+
+    def __init__(self, config: FabricConfig, hub: Hub, node: str, about: Mapping[str, str]) -> None:
+        self._config: Final = config
+        try:
+            self.membership: Final = NatsMembership(nats_settings(config, node, about))
+        except MembershipError as error:
+            raise ConfigError([Problem(str(error), "fabric.node")]) from error
+        self.fabric: Final = Fabric(hub, self.membership, Settings(window=config.window, buffer=config.buffer))
+        self.queues: Final[Queues] = share_queues(self.fabric, queue_settings(config, self.membership))
+
+    async def start(self) -> None:
+        """Join the cluster; a ``ConfigError`` says why that is not possible."""
+        try:
+            await self.fabric.start()
+        except MembershipError as error:
+            raise ConfigError([Problem(str(error), "fabric")]) from error
+        log.info("node %s of the cluster %s on NATS", self.membership.node, self._config.cluster)
+        await self._check_servers()
+
+    async def stop(self) -> None:
+        """Hand over what this node owns, and leave."""
+        await self.membership.hand_over()
+        if not await self.queues.settled(SETTLE_SECONDS):
+            log.warning("left while other nodes had not confirmed all that clients of this one put into their queues")
+        await self.queues.stop()
+        await self.fabric.stop()
+
+    async def _check_servers(self) -> None:
+        """Warn where what is acknowledged may be lost when the power fails."""
+        if self._config.replicas == 1:
+            return
+        if not self._config.monitor:
+            log.info("fabric.monitor is not set, so it is not known whether the servers of NATS sync what they store")
+        for reason in await self.membership.unsynced():
+            log.warning(
+                "%s: acknowledged messages of queues may be lost when the power of several servers fails", reason
+            )
+
+
+def nats_settings(config: FabricConfig, node: str, about: Mapping[str, str]) -> NatsSettings:
+    """How to join the cluster. ``node`` is this node's name where ``fabric.node`` is not set."""
+    return NatsSettings(
+        config.cluster,
+        config.node or node,
+        config.url,
+        credentials=config.credentials,
+        tls=_context(config),
+        lease=config.lease,
+        lost_shards_wait=config.replicas == 1,
+        about=about,
+        monitors=config.monitor,
+    )
+
+
+def queue_settings(config: FabricConfig, membership: NatsMembership) -> QueueSettings:
+    """How queues are shared."""
+    open_log = None if config.replicas == 1 else partial(_open_log, config, membership)
+    return QueueSettings(open_log, refuse=config.on_lost == "refuse", buffer=max(config.buffer, 1 << 20))
+
+
+def _open_log(config: FabricConfig, membership: NatsMembership, shard: int, lost: Callable[[str], None]) -> ShardLog:
+    return ShardLog(
+        membership.jetstream,
+        f"polywire_{config.cluster}_{shard}",
+        f"polywire.{config.cluster}.log.{shard}",
+        node=membership.node,
+        replicas=config.replicas,
+        lost=lost,
+    )
+
+
+def _context(config: FabricConfig) -> ssl.SSLContext | None:
+    """What this node trusts, and its certificate; None without TLS."""
+    if config.ca is None and config.certificate is None and not any(url.startswith("tls:") for url in config.url):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=config.ca)
+    except (OSError, ValueError) as error:
+        raise ConfigError([Problem(f"{config.ca} is no file of certificates: {error}", "fabric.ca")]) from error
+    if config.certificate is not None:
+        try:
+            context.load_cert_chain(config.certificate, config.key, password=lambda: b"")
+        except (OSError, ValueError) as error:
+            words = f"{config.certificate} and its key can't be used: {error}"
+            raise ConfigError([Problem(words, "fabric.certificate")]) from error
+    return context
