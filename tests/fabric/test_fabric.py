@@ -3,6 +3,7 @@
 from random import Random
 
 from polywire.fabric.fabric import Settings
+from polywire.hub.hub import SERIES_SHIFT
 from polywire.hub.message import Date, FailedAttachment, Message
 from tests.fabric.nodes import Engine, Site, site_with
 from tests.hub.links import FakeLink, Recorder
@@ -200,3 +201,9 @@ def test_a_publisher_waits_for_a_slow_client_of_another_node() -> None:
     engine.pass_time(2)
     assert a.fabric.neighbours["b"].link.waiting() == 0
     assert b"".join(reader.writes).count(b"x" * 100) == 30
+
+
+def test_nodes_number_their_connections_in_different_series() -> None:
+    _, sites = site_with("a", "b", "c")
+    series = {site.client().number >> SERIES_SHIFT for site in sites}
+    assert len(series) == 3

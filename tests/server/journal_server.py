@@ -78,7 +78,7 @@ def serving(
         gate = Gate(hub, loop)
         config = load(None, (*sets, f"journal.path={folder}")).config
         gate.apply(config, make_admission(config))
-        keeper = JournalKeeper(config.journal, hub, gate, loop) if journaled else None
+        keeper = JournalKeeper(config.journal, "here", hub, gate, loop) if journaled else None
         metrics = Metrics(hub, gate, loop)
         http = HttpServer(gate, metrics, Address("http", host), limits)
         add_journal_pages(http, config.journal.path, gate)

@@ -42,7 +42,7 @@ from polywire.fabric.membership import Membership
 from polywire.fabric.resend import Archive, Heard, Resending
 from polywire.hub.channels import is_literal
 from polywire.hub.client import Client
-from polywire.hub.hub import Hub, is_service_topic
+from polywire.hub.hub import SERIES, SERIES_SHIFT, Hub, is_service_topic
 from polywire.hub.message import Message
 from polywire.hub.outbox import DROP, NOWHERE, Outbox, Timer
 from polywire.hub.recorder import Runs
@@ -136,6 +136,7 @@ class Fabric:
         self.on_owners: Callable[[Mapping[int, str | None]], None] | None = None
         self.on_handing_over: Callable[[Collection[int]], Awaitable[None]] | None = None
         self.on_reachable: Final[list[Callable[[bool, str], None]]] = []
+        self._series: Final[dict[str, int]] = {}
         self._last_end = 0
         self._interest: Final[dict[str, bool]] = {}  # what is to be told: the patterns that came and went
         self._timer: Timer | None = None
@@ -223,6 +224,17 @@ class Fabric:
         recorder = self.hub.recorder
         if recorder is not None:
             recorder.applied(HEARD_PREFIX + node, str(offset))
+
+    def keep_apart(self, node: str, series: int) -> None:
+        """Another node numbers connections in this series. If this one does too, one of both takes another series."""
+        self._series[node] = series
+        mine = self.hub.last_number() >> SERIES_SHIFT
+        if series == mine and self.membership.node > node:
+            taken = {*self._series.values()}
+            while mine in taken:
+                mine = (mine + 1) % SERIES
+            low = self.hub.last_number() & ((1 << SERIES_SHIFT) - 1)
+            self.hub.renumber((mine << SERIES_SHIFT) + low)
 
     def next_end(self) -> int:
         """A number for one end of a link: larger than all before, those of earlier starts included."""
@@ -425,7 +437,8 @@ class Neighbour:
         fabric = self.fabric
         membership = fabric.membership
         heard = fabric.heard.upto(self.node)
-        hello = Hello(VERSION, membership.node, fabric.settings.window, fabric.protocols, heard, membership.life)
+        window, series = fabric.settings.window, self._hub.last_number() >> SERIES_SHIFT
+        hello = Hello(VERSION, membership.node, window, fabric.protocols, heard, membership.life, series)
         return Link(fabric.next_end(), hello)
 
     def _new_remote(self) -> "Node":
@@ -445,6 +458,7 @@ class Neighbour:
     def _up(self) -> None:
         peer = self.link.peer
         if peer is not None:
+            self.fabric.keep_apart(self.node, peer.series)
             names = self.fabric.protocols
             known = {number: name for number, name in enumerate(peer.protocols) if name in names}
             self._runs = {number: self._reader(name) for number, name in known.items()}

@@ -77,7 +77,8 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     """What a node says about itself. ``window`` is how many bytes of records may wait for it to handle them.
 
     ``protocols`` are the names of those whose numbers are in runs. ``journal`` is up to where it has the other node's
-    journal, -1 for nothing. ``life`` is another number each time it starts.
+    journal, -1 for nothing. ``life`` is another number each time it starts. ``series`` is
+    that of the numbers of its connections and calls.
     """
 
     version: int
@@ -86,6 +87,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     protocols: tuple[str, ...] = ()
     journal: int = -1
     life: int = 0
+    series: int = 0
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):

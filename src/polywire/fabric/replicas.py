@@ -13,8 +13,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import Final, final
 
-from polywire.fabric.fabric import Fabric, Neighbour
+from polywire.fabric.calls import Calls
+from polywire.fabric.fabric import Fabric, Neighbour, Settings
 from polywire.fabric.frames import RETAIN, Clients, Counted, Kept, Published, Record, Watched, message_of, published
+from polywire.fabric.membership import Membership
+from polywire.fabric.resend import Archive
 from polywire.hub.channels import REST
 from polywire.hub.demand import Watcher
 from polywire.hub.hub import Hub
@@ -264,3 +267,18 @@ def _cleared(channel: str, version: Version) -> Published:
 
 def _is_clearing(message: Message) -> bool:
     return not message.body and not message.attachments
+
+
+def make_fabric(
+    hub: Hub, membership: Membership, settings: Settings | None = None, archive: Archive | None = None
+) -> Fabric:
+    """A hub's part in a fabric, with all that nodes share. ``Fabric.start`` joins the other nodes.
+
+    ``archive`` is the hub's journal, a ``DiskArchive`` as a rule, or None where it has none.
+    """
+    fabric = Fabric(hub, membership, settings, archive)
+    Retention(fabric)
+    Presence(fabric)
+    Shares(fabric)
+    Calls(fabric)
+    return fabric

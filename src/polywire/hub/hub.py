@@ -71,6 +71,10 @@ PLACE_SIZE: Final = 16
 
 LOW_HALF: Final = (1 << 32) - 1
 
+SERIES: Final = 1 << 11
+SERIES_SHIFT: Final = 52
+"""From this bit on, numbers of connections and calls say which series they are from: nodes have different ones."""
+
 _names: Final = Names()
 
 
@@ -144,6 +148,15 @@ class Hub:
     def client(self, protocol: int, outbox: Outbox, address: str = "", *, local: bool = True) -> Client:
         """A new client, not yet part of the hub: it joins when its protocol's handshake is done."""
         return Client(self.next_number(), protocol, outbox, self.counters[protocol], address, local=local)
+
+    def renumber(self, first: int) -> None:
+        """Number connections and calls from here on: another node numbers its own as this one has so far."""
+        self._last_number = first
+        self.services.last_number = first
+
+    def last_number(self) -> int:
+        """The number given last."""
+        return self._last_number
 
     def next_number(self) -> int:
         """A number no client and no group of subscriptions has had: for a client that wants several groups."""

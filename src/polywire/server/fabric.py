@@ -4,9 +4,10 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Final, final
 
-from polywire.fabric.fabric import Fabric, Settings
+from polywire.fabric import DiskArchive, Settings, make_fabric
 from polywire.fabric.log import ShardLog
 from polywire.fabric.membership import MembershipError
 from polywire.fabric.nats import NatsMembership, NatsSettings
@@ -23,15 +24,19 @@ log = logging.getLogger("polywire.fabric")
 
 @final
 class NatsNode:
-    """A hub as a node of a cluster on NATS. Its journal, if it has one, is restored before this is made."""
+    """A hub as a node of a cluster on NATS. Its ``journal``, if it has one, is restored before this is made."""
 
-    def __init__(self, config: FabricConfig, hub: Hub, node: str, about: Mapping[str, str]) -> None:
+    def __init__(
+        self, config: FabricConfig, hub: Hub, node: str, about: Mapping[str, str], journal: Path | None
+    ) -> None:
         self._config: Final = config
         try:
             self.membership: Final = NatsMembership(nats_settings(config, node, about))
         except MembershipError as error:
             raise ConfigError([Problem(str(error), "fabric.node")]) from error
-        self.fabric: Final = Fabric(hub, self.membership, Settings(window=config.window, buffer=config.buffer))
+        settings = Settings(window=config.window, buffer=config.buffer)
+        archive = None if journal is None else DiskArchive(journal)
+        self.fabric: Final = make_fabric(hub, self.membership, settings, archive)
         self.queues: Final[Queues] = share_queues(self.fabric, queue_settings(config, self.membership))
 
     async def start(self) -> None:
@@ -64,10 +69,10 @@ class NatsNode:
 
 
 def nats_settings(config: FabricConfig, node: str, about: Mapping[str, str]) -> NatsSettings:
-    """How to join the cluster. ``node`` is this node's name where ``fabric.node`` is not set."""
+    """How to join the cluster."""
     return NatsSettings(
         config.cluster,
-        config.node or node,
+        node,
         config.url,
         credentials=config.credentials,
         tls=_context(config),

@@ -9,7 +9,6 @@ marks this as done. A hub that finds only the first note at startup repeats the 
 import asyncio
 import logging
 import math
-import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -271,8 +270,7 @@ log = logging.getLogger("polywire.journal")
 class JournalKeeper:
     """Opens the journal, puts back into the hub what it remembers, and records from then on."""
 
-    def __init__(self, config: Journal, hub: Hub, gate: Gate, loop: asyncio.AbstractEventLoop) -> None:
-        node = config.node or socket.gethostname()
+    def __init__(self, config: Journal, node: str, hub: Hub, gate: Gate, loop: asyncio.AbstractEventLoop) -> None:
         self._gate = gate
         journal = Log(
             config.path,

@@ -22,12 +22,13 @@ import signal
 import socket
 import ssl
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polywire.errors import PolywireError
-from polywire.hub.hub import Hub
+from polywire.hub.hub import SERIES, SERIES_SHIFT, Hub
 from polywire.journal.errors import JournalError
 from polywire.memory import leave_out_pandas, tune_allocator
 from polywire.protocols.fmqp.delivery import BrokerInfo
@@ -36,7 +37,7 @@ from polywire.protocols.mqttrpc.session import RpcBridge
 from polywire.registry import by_name, names, unusable
 from polywire.server import logs, runtime
 from polywire.server.address import Address
-from polywire.server.config import ConfigError, Loaded, Problem
+from polywire.server.config import Config, ConfigError, Loaded, Problem
 from polywire.server.config.admission import Admission, load_certificates, make_admission, make_context
 from polywire.server.gate import Gate
 from polywire.server.listeners import Listeners
@@ -103,9 +104,19 @@ def add_journal_pages(http: "HttpServer", folder: Path, gate: Gate) -> None:
     http.add_publisher("/publish", Ingest(gate, http))
 
 
-def first_number() -> int:
-    """Where a hub begins to count connections and calls, so that no two starts give the same number."""
-    return int(time.time()) << 20
+def first_number(node: str) -> int:
+    """Where a hub begins to count connections and calls, so that no two starts, on any node, give the same number.
+
+    Nodes whose names lead to the same series by chance notice that when they link, and one of them takes another. A hub
+    that is no node, without a name here, uses the first series.
+    """
+    series = zlib.crc32(node.encode()) % SERIES if node else 0
+    return (series << SERIES_SHIFT) + (int(time.time()) << 20)
+
+
+def node_name(config: Config) -> str:
+    """What the hub is called among others, and in its journal."""
+    return config.fabric.node or config.journal.node or socket.gethostname()
 
 
 class Server:
@@ -115,8 +126,13 @@ class Server:
         self._loaded = self._running = loaded
         self._insecure = insecure
         self._loop = asyncio.get_running_loop()
+        self._node_name = node_name(loaded.config)
         self.hub = Hub(
-            self._loop.call_soon, self._loop.call_later, time.time_ns, list(names()), first_number=first_number()
+            self._loop.call_soon,
+            self._loop.call_later,
+            time.time_ns,
+            list(names()),
+            first_number=first_number("" if loaded.config.fabric.kind == "none" else self._node_name),
         )
         self._warnings: dict[str, Seldom] = {}
         self.hub.on_warning = self._warn
@@ -143,7 +159,7 @@ class Server:
             from polywire.server.restoration import JournalKeeper  # noqa: PLC0415 - only a journal needs Arrow
 
             try:
-                self._journal = JournalKeeper(config.journal, self.hub, self.gate, self._loop)
+                self._journal = JournalKeeper(config.journal, self._node_name, self.hub, self.gate, self._loop)
             except JournalError as error:
                 raise ConfigError([Problem(f"can't open the journal: {error}", "journal.path")]) from error
             except OSError as error:
@@ -242,7 +258,8 @@ class Server:
             words = f"a cluster on NATS needs {error.name}: pip install 'polywire[cluster]'"
             raise ConfigError([Problem(words, "fabric.kind")]) from error
         config = self._loaded.config
-        node = NatsNode(config.fabric, self.hub, config.journal.node or socket.gethostname(), self._about)
+        folder = config.journal.path if config.journal.enabled else None
+        node = NatsNode(config.fabric, self.hub, self._node_name, self._about, folder)
         await node.start()
         self._node = node
 

@@ -208,7 +208,10 @@ class Journal(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keep_for_readers: Annotated[
         bool, Flag("Whether rows that a named reader has not read yet are kept despite `keep_size` and `keep_time`.")
     ] = True
-    node: Annotated[str | None, Text("The name of this hub in its journal; by default the host name.")] = None
+    node: Annotated[
+        str | None,
+        Text("The name of this hub in its journal; by default that of the node (`fabric.node`), or the host name."),
+    ] = None
 
 
 class Limits(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
