@@ -26,7 +26,7 @@ from polywire.server.restoration import restore
 from polywire.wire.frame import Run
 from tests.hub.links import Clock, FakeLink, Loop, Recorder
 
-TURNS = 200
+TURNS = 20_000
 
 
 class Engine:
@@ -41,17 +41,23 @@ class Engine:
         self.lose: Callable[[str, str, bytes], bool] = lambda _sender, _receiver, _batch: False
         self.cut: set[frozenset[str]] = set()
 
+    def step(self) -> bool:
+        """Do what is to be done in one turn of the loop, and deliver one batch. False if there is nothing to do."""
+        if not self.batches and not self.loop.soon:
+            return False
+        self.loop.turn()
+        if self.batches:
+            sender, receiver, batch = self.batches.popleft()
+            member = self.members.get(receiver)
+            if member is not None and member.events is not None:
+                member.events.received(sender, batch)
+        return True
+
     def turn(self) -> None:
         """Do everything there is to do."""
         for _ in range(TURNS):
-            if not self.batches and not self.loop.soon:
+            if not self.step():
                 return
-            self.loop.turn()
-            while self.batches:
-                sender, receiver, batch = self.batches.popleft()
-                member = self.members.get(receiver)
-                if member is not None and member.events is not None:
-                    member.events.received(sender, batch)
         raise AssertionError("the nodes don't come to rest")
 
     def pass_time(self, seconds: float) -> None:

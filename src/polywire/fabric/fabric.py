@@ -11,6 +11,8 @@ transport takes. In the other direction a node whose own clients are slow handle
 other node's window fills.
 """
 
+import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
@@ -21,6 +23,7 @@ from typing import Any, Final, cast, final
 import msgspec
 
 from polywire.fabric.frames import (
+    LATE,
     VERSION,
     Decoder,
     Hello,
@@ -53,6 +56,10 @@ from polywire.wire.frame import Run as Scanned
 
 TICK: Final = 0.5
 """Seconds between two looks at whether something was lost."""
+
+HAND_OVER_NANOSECONDS: Final = 10_000_000_000
+PAUSE: Final = 0.02
+"""How long a node that leaves waits for others to take its sessions, and the seconds between two looks."""
 
 PATTERNS_AT_ONCE: Final = 500
 """Patterns in one record, when a link is set up."""
@@ -133,6 +140,8 @@ class Fabric:
         self.ticks: Final[list[Callable[[], None]]] = []
         self.replicates = False  # there is a part that sends retained messages to all nodes
         self.on_topic_service: Callable[[str, bool], None] | None = None
+        self.hand_over_sessions: Callable[[], bool] = lambda: False
+        """Called again and again when this node leaves, until there is nothing left to be handed over."""
         self.on_owners: Callable[[Mapping[int, str | None]], None] | None = None
         self.on_handing_over: Callable[[Collection[int]], Awaitable[None]] | None = None
         self.on_reachable: Final[list[Callable[[bool, str], None]]] = []
@@ -155,7 +164,10 @@ class Fabric:
         self.hub.table.on_interest = None
 
     async def stop(self) -> None:
-        """Leave them."""
+        """Leave them, once they have taken the sessions that are kept here."""
+        end = self.hub.monotonic() + HAND_OVER_NANOSECONDS
+        while self.hand_over_sessions() and self.hub.monotonic() < end:  # noqa: ASYNC110 - it ends by working
+            await asyncio.sleep(PAUSE)
         self.kill()
         await self.membership.leave()
         for node in list(self.neighbours):
@@ -261,13 +273,14 @@ class Fabric:
         if self.on_topic_service is not None and is_service_topic(pattern) and is_literal(pattern):
             self.on_topic_service(pattern[1:], yes)
         if not self._interest:
-            self.hub.soon(self._tell_interest)
+            self.hub.soon(self.tell_interest)
         if self._interest.get(pattern, yes) != yes:
             del self._interest[pattern]
         else:
             self._interest[pattern] = yes
 
-    def _tell_interest(self) -> None:
+    def tell_interest(self) -> None:
+        """Tell all nodes now which patterns have come and gone."""
         changes = dict(self._interest)
         self._interest.clear()
         for neighbour in self.neighbours.values():
@@ -526,7 +539,7 @@ class Neighbour:
     def heed_published(self, record: Published) -> None:
         """A message for clients of this node."""
         if self.fabric.heard.is_new(self.node, record.offset):
-            self._hub.deliver_here(message_of(record))
+            self._hub.deliver_here(message_of(record), late=record.flags & LATE != 0)
 
     def heed_interest(self, record: Interest) -> None:
         """The other node's clients want other patterns."""
@@ -682,9 +695,9 @@ class Node(Remote):
         """Send it a message from the journal. False if it must wait for room."""
         if self.outbox.loaded():
             return False
-        data = self._encoded(message)
-        if data:
-            self.outbox.put(data)
+        record = published(message)
+        with contextlib.suppress(LinkError):  # it was not sent the first time for the same reason
+            self.outbox.put(encode(msgspec.structs.replace(record, flags=record.flags | LATE)))
         return True
 
     def go_live(self) -> bool:

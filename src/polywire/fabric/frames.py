@@ -30,6 +30,7 @@ RETAIN: Final = 1
 BODY_FAILED: Final = 2
 BINARY: Final = 4
 QOS_SHIFT: Final = 3
+LATE: Final = 32
 
 _LENGTH: Final = struct.Struct("<I")
 _HEADER: Final = struct.Struct("<BBxxxxxxQQQQQ")
@@ -102,10 +103,11 @@ class Interest(Record, tag=1, frozen=True, gc=False):
 
 
 class Published(Record, tag=2, frozen=True, gc=False):
-    """A message to a topic. ``flags`` are ``RETAIN``, ``BODY_FAILED``, ``BINARY``, and the QoS from ``QOS_SHIFT`` on.
+    """A message to a topic.
 
-    ``offset`` is its row in the sender's journal if it was promised to its publisher, otherwise -1. A date is an array.
-    An attachment that failed is None, with its text.
+    ``flags`` are ``RETAIN``, ``BODY_FAILED``, ``BINARY``, the QoS from ``QOS_SHIFT`` on, and ``LATE`` where it was
+    published a while ago and is sent again. ``offset`` is its row in the sender's journal if it was promised to its
+    publisher, otherwise -1. A date is an array. An attachment that failed is None, with its text.
     """
 
     channel: str
@@ -129,7 +131,107 @@ class Queued(Record, tag=20, frozen=True, gc=False):
     body: bytes
 
 
-AnyRecord = Interest | Published | Ready | Queued
+class Mark(Record, tag=30, frozen=True, gc=False):
+    """The receiver has all that it wants of the sender's journal before this offset."""
+
+    offset: int
+
+
+class Outcome(IntEnum):
+    """What is with a session that a client wants: there is none, it is another user's, or it was ``TAKEN`` elsewhere.
+
+    ``WAIT``: that is not known yet. ``PROBED`` answers a ``Probe``.
+    """
+
+    NONE = 0
+    ANOTHER = 1
+    TAKEN = 2
+    WAIT = 3
+    PROBED = 4
+
+
+class Claim(Record, tag=31, frozen=True, gc=False):
+    """A client has connected to the sender at this time, and wants its session. ``ask`` numbers what is asked.
+
+    ``user`` is None where any may have it. ``clean``: nothing of it is to be kept, and there is no answer.
+    """
+
+    ask: int
+    client_id: str
+    user: str | None
+    at: int
+    clean: bool
+
+
+class Claimed(Record, tag=32, frozen=True, gc=False):
+    """The answer where nothing is handed over."""
+
+    ask: int
+    outcome: Outcome
+
+
+class SessionSent(Record, tag=33, frozen=True, gc=False):
+    """The session that was asked for. ``filters`` are the patterns of its subscriptions, with their QoS."""
+
+    ask: int
+    data: bytes
+    filters: tuple[tuple[str, int], ...]
+
+
+class Probe(Record, tag=34, frozen=True, gc=False):
+    """To be answered when it has come. ``last``: the sender of a session is to probe, too, and then send the rest."""
+
+    ask: int
+    last: bool = False
+
+
+class Extras(Record, tag=35, frozen=True, gc=False):
+    """What has come for a session since it was sent: messages, each with the pattern and the QoS."""
+
+    ask: int
+    messages: tuple[tuple[Published, str, int], ...]
+
+
+class SessionKept(Record, tag=36, frozen=True, gc=False):
+    """The sender has a session that was sent to it, on disk."""
+
+    ask: int
+    client_id: str
+
+
+class SessionsHeld(Record, tag=37, frozen=True, gc=False):
+    """Sessions that the sender has: each with whether its client is connected, and since when that is so.
+
+    ``leaving``: it can't keep them.
+    """
+
+    sessions: tuple[tuple[str, bool, int], ...]
+    leaving: bool = False
+
+
+AnyRecord = (
+    Interest
+    | Published
+    | Ready
+    | Kept
+    | Clients
+    | Watched
+    | Counted
+    | Offered
+    | Asked
+    | AskedOn
+    | Replied
+    | Ended
+    | Queued
+    | Mark
+    | Claim
+    | Claimed
+    | SessionSent
+    | Probe
+    | Extras
+    | SessionKept
+    | SessionsHeld
+)
 
 
 class RunHead(NamedTuple):
@@ -264,8 +366,8 @@ def _record(data: memoryview) -> AnyRecord:
     return record
 
 
-def published(message: Message) -> Published:
-    """The record of a message."""
+def published(message: Message, *, offset: bool = True) -> Published:
+    """The record of a message, without the ``offset`` of its row if it is not sent as one of a journal."""
     flags = message.qos << QOS_SHIFT
     if message.retain:
         flags |= RETAIN
@@ -275,9 +377,9 @@ def published(message: Message) -> Published:
         flags |= BINARY
     headers = tuple([(name, (each.seconds,) if isinstance(each, Date) else each) for name, each in message.headers])
     attachments = tuple([(each, "") if isinstance(each, bytes) else (None, each.text) for each in message.attachments])
-    offset = int(message.offset) if message.qos else -1
+    row = int(message.offset) if message.qos and offset else -1
     return Published(
-        message.channel, message.body, flags, message.time, message.origin, offset, message.content_type, headers,
+        message.channel, message.body, flags, message.time, message.origin, row, message.content_type, headers,
         attachments,
     )  # fmt: skip
 

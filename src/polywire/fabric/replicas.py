@@ -18,12 +18,15 @@ from polywire.fabric.fabric import Fabric, Neighbour, Settings
 from polywire.fabric.frames import RETAIN, Clients, Counted, Kept, Published, Record, Watched, message_of, published
 from polywire.fabric.membership import Membership
 from polywire.fabric.resend import Archive
+from polywire.fabric.sessions import Sessions
 from polywire.hub.channels import REST
 from polywire.hub.demand import Watcher
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
 from polywire.hub.retained import OWN
 from polywire.hub.work import DONE, MORE, Turns
+from polywire.protocols.mqtt.kept import sessions_of
+from polywire.registry import by_name
 
 CLEARED_KEPT: Final = 100_000
 """Channels that were cleared and are remembered; the one cleared longest ago is forgotten first."""
@@ -281,4 +284,5 @@ def make_fabric(
     Presence(fabric)
     Shares(fabric)
     Calls(fabric)
+    Sessions(fabric, sessions_of(hub, by_name("mqtt").code))
     return fabric

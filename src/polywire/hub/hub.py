@@ -71,6 +71,9 @@ PLACE_SIZE: Final = 16
 
 LOW_HALF: Final = (1 << 32) - 1
 
+MOST_APART: Final = 5_000_000_000
+"""Nanoseconds by which the clocks of nodes are expected to differ at most."""
+
 SERIES: Final = 1 << 11
 SERIES_SHIFT: Final = 52
 """From this bit on, numbers of connections and calls say which series they are from: nodes have different ones."""
@@ -411,11 +414,14 @@ class Hub:
         if self.on_service_topic is not None and is_service_topic(channel):
             self.on_service_topic(message, client)
 
-    def deliver_here(self, message: Message) -> None:
-        """Pass on a message that came from another node: to clients of this one only."""
+    def deliver_here(self, message: Message, *, late: bool = False) -> None:
+        """Pass on a message that came from another node: to clients of this one only.
+
+        One that comes ``late`` is not for those who have subscribed since it was published.
+        """
         channel = message.channel
         for subscription in self.subscribers(channel):
-            if subscription.protocol == ELSEWHERE:
+            if subscription.protocol == ELSEWHERE or (late and subscription.since > message.time + MOST_APART):
                 continue
             if not message.body_failed or subscription.takes_failed_body:
                 subscription.deliver(message)
@@ -597,6 +603,7 @@ class Hub:
             if refused is not None:
                 return refused
         before = self.table.reach()
+        subscription.since = self.clock()
         self.table.add(subscription)
         grown = self.table.reach() - before
         if grown > 0 and (client.reach + grown > self.most_reach or before + grown > self.most_reach_together):

@@ -81,6 +81,7 @@ class Subscription:
         self.counted: Final = counted
         self.away: Final = away
         self.alone: Route | None = None  # the table's
+        self.since: i64 = 0  # when it began, by the hub's clock, as far as that is known
 
     def deliver(self, message: Message) -> None:
         """Encode the message for this subscriber and put it into its outbox."""

@@ -45,11 +45,14 @@ T = TypeVar("T")
 class Node:
     """One level: what is kept here, and the levels below.
 
-    Most nodes of a large trie hold one item; it has a place of its own, and only more of them need a dict.
+    Most nodes of a large trie hold one item, and many have one child with a name; these have places of their own, and
+    only more of them need a dict.
     """
 
     def __init__(self) -> None:
-        self.children: dict[str, Node] | None = None  # those with a name
+        self.name: str | None = None  # of the only child
+        self.only: Node | None = None
+        self.children: dict[str, Node] | None = None  # those with a name, if there are several
         self.any: Node | None = None
         self.rest: Node | None = None
         self.item: object | None = None
@@ -58,7 +61,14 @@ class Node:
 
     def empty(self) -> bool:
         """Whether the node holds nothing and leads nowhere."""
-        return not self.children and self.any is None and self.rest is None and self.item is None and self.items is None
+        return (
+            self.only is None
+            and not self.children
+            and self.any is None
+            and self.rest is None
+            and self.item is None
+            and self.items is None
+        )
 
     def child(self, level: str) -> "Node | None":
         """The node below for this level."""
@@ -66,8 +76,32 @@ class Node:
             return self.any
         if level == REST:
             return self.rest
+        return self.named(level)
+
+    def named(self, level: str) -> "Node | None":
+        """The node below with this name."""
+        if self.only is not None:
+            return self.only if self.name == level else None
         children = self.children
         return None if children is None else children.get(level)
+
+    def below(self) -> "list[Node]":
+        """The nodes below with a name."""
+        if self.only is not None:
+            return [self.only]
+        return [] if self.children is None else list(self.children.values())
+
+    def by_name(self) -> "dict[str, Node] | None":
+        """The same, by name; None where there are none."""
+        if self.only is not None and self.name is not None:
+            return {self.name: self.only}
+        return self.children
+
+    def width(self) -> int:
+        """How many they are."""
+        if self.only is not None:
+            return 1
+        return 0 if self.children is None else len(self.children)
 
     def make(self, level: str) -> "Node":
         """A new node below for this level."""
@@ -76,10 +110,15 @@ class Node:
             self.any = node
         elif level == REST:
             self.rest = node
-        else:
-            if self.children is None:
-                self.children = {}
+        elif self.children is not None:
             self.children[level] = node
+        elif self.only is not None and self.name is not None:
+            self.children = {self.name: self.only, level: node}
+            self.name = None
+            self.only = None
+        else:
+            self.name = level
+            self.only = node
         return node
 
     def drop(self, level: str) -> None:
@@ -88,6 +127,9 @@ class Node:
             self.any = None
         elif level == REST:
             self.rest = None
+        elif self.only is not None:
+            self.name = None
+            self.only = None
         elif self.children is not None:
             del self.children[level]
             if not self.children:
@@ -132,9 +174,8 @@ class Node:
     def widest(self) -> i64:
         """The largest reach of the children with a name."""
         most: i64 = 0
-        if self.children is not None:
-            for child in self.children.values():
-                most = max(most, child.reach)
+        for child in self.below():
+            most = max(most, child.reach)
         return most
 
 
@@ -217,8 +258,9 @@ class Trie(Generic[T]):
                 nodes.append((f"{above}{ANY}/", node.any))
             if node.rest is not None:
                 nodes.append((f"{above}{REST}/", node.rest))
-            if node.children is not None:
-                nodes.extend([(f"{above}{level}/", child) for level, child in node.children.items()])
+            below = node.by_name()
+            if below is not None:
+                nodes.extend([(f"{above}{level}/", child) for level, child in below.items()])
         return found
 
     def match(self, name: str) -> list[T]:
@@ -237,8 +279,12 @@ class Trie(Generic[T]):
                 continue
             if node.rest is not None:
                 node.rest.collect(found)
-            children = node.children
-            child = None if children is None else children.get(level)
+            child: Node | None = None
+            if node.only is not None:
+                if node.name == level:
+                    child = node.only
+            elif node.children is not None:
+                child = node.children.get(level)
             wild = node.any
             if child is None:
                 if wild is None:
@@ -263,7 +309,8 @@ class Trie(Generic[T]):
         nodes = [self._root]
         passed: list[list[dict[str, Node]]] = []
         for level in levels:
-            passed.append([node.children for node in nodes if node.children is not None])
+            some = [node.by_name() for node in nodes]
+            passed.append([each for each in some if each is not None])
             nodes = _below(nodes, level, [])
         return passed
 
@@ -308,10 +355,9 @@ class Trie(Generic[T]):
             if deep:
                 if node.any is not None:
                     nodes.append(node.any)
-                if node.children is not None:
-                    if len(node.children) > most:
-                        return None
-                    nodes.extend(node.children.values())
+                if node.width() > most:
+                    return None
+                nodes.extend(node.below())
             if looked + len(nodes) > most or len(found) > most:
                 return None
         return found  # type: ignore[return-value] # as in find
@@ -326,8 +372,7 @@ class Trie(Generic[T]):
             if deep:
                 if node.any is not None:
                     nodes.append(node.any)
-                if node.children is not None:
-                    nodes.extend(node.children.values())
+                nodes.extend(node.below())
 
     def _grown(self, path: list[Node], levels: list[str], at: i64) -> None:
         """There are new nodes below ``path[at]``: bring the reach of all above them up to date."""
@@ -409,10 +454,9 @@ def _width(nodes: list[Node], most: int) -> int:
     """How many nodes with a name are below these; more than ``most`` are not counted on."""
     width = 0
     for node in nodes:
-        if node.children is not None:
-            width += len(node.children)
-            if width > most:
-                break
+        width += node.width()
+        if width > most:
+            break
     return width
 
 
@@ -422,14 +466,12 @@ def _below(nodes: list[Node], level: str, found: list[object]) -> list[Node]:
     for node in nodes:
         if node.rest is not None:
             node.rest.collect(found)
-        children = node.children
-        if children is not None:
-            if level == ANY:
-                below.extend(children.values())
-            else:
-                child = children.get(level)
-                if child is not None:
-                    below.append(child)
+        if level == ANY:
+            below.extend(node.below())
+        else:
+            child = node.named(level)
+            if child is not None:
+                below.append(child)
         if node.any is not None:
             below.append(node.any)
     return below

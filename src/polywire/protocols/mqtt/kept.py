@@ -15,6 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Final, cast, final
 
+import msgspec.msgpack
 from mypy_extensions import i64, mypyc_attr
 
 from polywire.hub.access import NOTHING, Grants, Identity
@@ -53,6 +54,13 @@ PAUSE_SECONDS: Final = 0.01
 """Sessions that are too old are ended in slices of so many nanoseconds, with so many seconds in between."""
 
 NANOSECONDS: Final = 1_000_000_000
+
+FREE: Final = 0
+ANOTHER: Final = 1
+TAKEN: Final = 2
+WAITING: Final = 3
+"""Whether a client may have a session, as far as other nodes are concerned: it is another user's, the client has
+connected to another node meanwhile, or that is not known yet."""
 
 OFFLINE_FULL: Final = "offline-full"
 SESSION_EXPIRED: Final = "session-expired"
@@ -247,7 +255,8 @@ class SessionState:
     """One session: its subscriptions with their QoS, the flows both ways, and what waits to be sent.
 
     ``deliveries`` are the queues' messages among the packets in flight, which stay the queues'. ``end`` ends the
-    connection that has the session at the moment. ``since`` is when the client went, by the monotonic clock. What waits
+    connection that has the session at the moment. ``since`` is when the client went, by the monotonic clock, ``began``
+    when the session began, by the time of day, or 0. What waits
     under a name of the ledger below ``doubtful`` may have been sent before a restart of the hub.
 
     ``identity`` is who the client was when it was last here. ``away`` are the subscriptions of a client that is away,
@@ -281,6 +290,7 @@ class SessionState:
         self._seen: Message | None = None
         self.most = 0
         self.since = 0
+        self.began = 0
         self.doubtful = 0
         self.bridge = False
         self.ledger: Ledger | None = None
@@ -352,6 +362,7 @@ class AwaySubscription(Subscription):
         super().__init__(
             pattern, sessions.nowhere, group, protocol=sessions.protocol, rank=qos, counted=False, away=True
         )
+        self.since = state.began
         self._state: Final = state
         self._sessions: Final = sessions
 
@@ -389,6 +400,7 @@ class MqttSessions:
         self._last_away = 0
         self._last_name = 0
         self._parting: Final[dict[str, list[object]]] = {}  # who waits for sessions that are being stored
+        self.elsewhere: Callable[[str, str, object, bool], int] | None = None
 
     def admits(self, client_id: str, user: str, limits: Limits) -> bool:
         """MQTT-196: whether a client may have a session that is kept. Past a limit, its user's oldest one ends."""
@@ -437,6 +449,7 @@ class MqttSessions:
         if state is None or clean:
             sender = Sender(max_in_flight=limits.in_flight)
             state = SessionState(client_id, user, sender, Receiver(max_held=limits.in_flight))
+            state.began = self._hub.clock()
         else:
             state.present = True
             state.handing = len(state.away) > 0
@@ -475,6 +488,12 @@ class MqttSessions:
             self._make_room(self._owner(state.user))
         for owner in self._parting.pop(state.client_id, []):
             self._hub.work.wake(owner)
+
+    def asked(self, client_id: str, user: str, owner: object, *, clean: bool) -> int:
+        """Whether other nodes let a client have its session. While that is ``WAITING``, the owner of the work waits."""
+        if self.elsewhere is None or not client_id:
+            return FREE
+        return self.elsewhere(client_id, user, owner, clean)
 
     def belongs_to_another(self, client_id: str, user: str) -> bool:
         """Whether another user has a session under this client id."""
@@ -635,6 +654,123 @@ class MqttSessions:
         state.reach = max(0, self._hub.table.reach() - before)
         if state.ledger is not None and not snapshot.away_since:
             state.ledger.away(state.identity, doubtful=state.doubtful, bridge=state.bridge)
+
+    def whereabouts(self) -> list[tuple[str, bool, int]]:
+        """The client id of each session that is kept, whether its client is connected, and since when it is not."""
+        behind = self._hub.clock() - self._hub.monotonic()
+        live = [(client_id, True, 0) for client_id, state in self.live.items() if not state.clean]
+        return live + [(client_id, False, state.since + behind) for client_id, state in self.stored.items()]
+
+    def owner_of(self, client_id: str) -> str | None:
+        """Whose session this is; None if there is none."""
+        state = self.live.get(client_id) or self.stored.get(client_id)
+        return None if state is None else state.user
+
+    def pack(self, client_id: str) -> tuple[bytes, tuple[tuple[str, int], ...]] | None:
+        """A stored session as bytes, and the patterns of what it collects with their QoS; None if there is none.
+
+        It goes on collecting until it is to be forgotten.
+        """
+        state = self.stored.get(client_id)
+        if state is None:
+            return None
+        kept = state.snapshot()
+        who = state.identity
+        packets = [
+            (each.topic, each.payload, each.qos, each.retain, each.packet_id)
+            if isinstance(each, Publish)
+            else ("", b"", 0, False, each.packet_id)
+            for each in kept.unfinished
+        ]
+        waiting = [(each.topic, each.payload, each.qos, each.retain, each.dup) for each in kept.waiting]
+        data = msgspec.msgpack.encode(
+            (client_id, kept.user, who.how, sorted(who.groups), kept.filters, packets, sorted(kept.held), waiting,
+             state.bridge)
+        )  # fmt: skip
+        patterns = [(from_mqtt(each), qos) for each, qos in kept.filters if qos and each in state.away]
+        return data, tuple([(pattern, qos) for pattern, qos in patterns if not is_queue(pattern)])
+
+    def unpack(self, data: bytes, extras: list[tuple[Message, str, int]]) -> None:
+        """Store a session that another node has packed, or add to one that is here, and what has come for it since."""
+        client_id, user, how, groups, filters, packets, held, waiting, bridge = msgspec.msgpack.decode(data)
+        recorder = self._hub.recorder
+        if recorder is not None:
+            recorder.together(on=True)
+        state = self.stored.get(client_id) or self.live.get(client_id)
+        if state is None:
+            self._unpack_new(client_id, user, how, groups, filters, packets, held, bridge=bridge)
+            state = self.stored.get(client_id)
+        if state is not None:
+            for topic, body, qos, retain, _ in waiting:
+                self._deliver_late(state, Message(topic, body, retain=retain, qos=qos), topic, qos)
+            for message, pattern, qos in extras:
+                self._deliver_late(state, message, pattern, qos)
+        if recorder is not None:
+            recorder.together(on=False)
+
+    def _unpack_new(
+        self,
+        client_id: str,
+        user: str,
+        how: str,
+        groups: list[str],
+        filters: list[list[object]],
+        packets: list[list[object]],
+        held: list[int],
+        *,
+        bridge: bool,
+    ) -> None:
+        unfinished: list[Publish | Pubrel] = []
+        for topic, body, qos, retain, packet in packets:
+            if qos:
+                unfinished.append(
+                    Publish(
+                        cast("str", topic), cast("bytes", body), cast("int", qos), cast("bool", retain), dup=False,
+                        packet_id=cast("int", packet),
+                    )
+                )  # fmt: skip
+            else:
+                unfinished.append(Pubrel(cast("int", packet)))
+        wanted = tuple([(cast("str", each[0]), cast("int", each[1])) for each in filters])
+        now = self._hub.clock()
+        self.restore(
+            Snapshot(
+                client_id, user, wanted, tuple(unfinished), frozenset(held), (), away_since=now, bridge=bridge,
+                groups=tuple(groups), how=how,
+            ),
+            self.limits,
+        )  # fmt: skip
+        state = self.stored.get(client_id)
+        ledger = None if state is None else state.ledger
+        if state is None or ledger is None:
+            return
+        ledger.begin(state.identity, clean=True, bridge=bridge)
+        for topic_filter, qos in wanted:
+            ledger.subscribed(topic_filter, qos)
+        for packet in held:
+            ledger.hold(packet)
+        for frame in unfinished:
+            if isinstance(frame, Publish):
+                message = Message(frame.topic, frame.payload, qos=frame.qos)
+                ledger.send(frame.topic, message, frame.qos, cast("int", frame.packet_id), retain=frame.retain)
+            else:
+                ledger.lend(frame.packet_id)
+        ledger.away(state.identity, doubtful=0, bridge=bridge)
+
+    def _deliver_late(self, state: SessionState, message: Message, pattern: str, qos: int) -> None:
+        """A message has come for a session by way of another node."""
+        if state.send is not None:
+            state.send(message, pattern, qos, state.bridge and message.retain)
+        elif state.stored:
+            self.keep(state, message, pattern, qos)
+
+    def forget(self, client_id: str) -> None:
+        """A stored session is another node's now, or is not to be kept."""
+        state = self._take(client_id)
+        if state is not None:
+            self._abandon(state)
+            if state.ledger is not None:
+                state.ledger.end()
 
     def _store(self, state: SessionState, owner: Owner) -> None:
         limits = self.limits

@@ -54,7 +54,15 @@ from polywire.protocols.mqtt.frames import (
     publications_in,
     write_acknowledgement,
 )
-from polywire.protocols.mqtt.kept import SESSIONS_FULL, MqttSessions, SessionState, sessions_of
+from polywire.protocols.mqtt.kept import (
+    ANOTHER,
+    SESSIONS_FULL,
+    TAKEN,
+    WAITING,
+    MqttSessions,
+    SessionState,
+    sessions_of,
+)
 from polywire.protocols.mqtt.topics import MAX_STRING, RESERVED
 from polywire.wire.frame import Frame, Role, Run
 
@@ -165,14 +173,19 @@ class MqttSession:
             self._handle()
 
     def enter(self, who: Identity) -> int:
-        """Let a client in as soon as its session is free: another connection may have it."""
+        """Let a client in as soon as its session is free: another connection or another node may have it."""
         frame = self._connect
         if frame is None or self._phase != LOGGING_IN:
             return DONE
         if self._sessions.must_wait(frame.client_id, self._client.number):
             return WAIT
+        asked = self._sessions.asked(frame.client_id, who.name, self._client.number, clean=frame.clean_session)
+        if asked == WAITING:
+            return WAIT
         self._connect = None
-        if frame.client_id and self._sessions.belongs_to_another(frame.client_id, who.name):
+        if asked == TAKEN:
+            self._close()
+        elif asked == ANOTHER or (frame.client_id and self._sessions.belongs_to_another(frame.client_id, who.name)):
             self._refuse(IDENTIFIER_REJECTED, WRONG_OWNER)
         elif not frame.clean_session and not self._sessions.admits(frame.client_id, who.name, self._limits):
             self._refuse(SERVER_UNAVAILABLE, SESSIONS_FULL)
