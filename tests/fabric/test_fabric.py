@@ -207,3 +207,25 @@ def test_nodes_number_their_connections_in_different_series() -> None:
     _, sites = site_with("a", "b", "c")
     series = {site.client().number >> SERIES_SHIFT for site in sites}
     assert len(series) == 3
+
+
+def test_many_patterns_are_told_as_prefixes_and_few_again_as_they_are() -> None:
+    engine, (a, b) = site_with("a", "b", settings=Settings(patterns=20))
+    client, publisher = b.client(), a.client()
+    recorders = [b.subscribe(f"devices/{number}/t", client) for number in range(10)]
+    remote = a.fabric.neighbours["b"].remote
+    assert len(remote.patterns) == 10
+    recorders += [b.subscribe(f"devices/{number}/t", client) for number in range(10, 40)]
+    assert len(remote.patterns) == 1
+    late = Site(engine, "c", settings=Settings(patterns=20)).start()
+    engine.pass_time(1)
+    for number in range(0, 40, 2):
+        a.hub.publish(Message(f"devices/{number}/t", b"x"), publisher)
+    for number in range(1, 40, 2):
+        late.hub.publish(Message(f"devices/{number}/t", b"x"), late.client())
+    engine.turn()
+    assert sum(len(each.got) for each in recorders) == 40
+    for number in range(38):
+        b.hub.unsubscribe(client, f"devices/{number}/t")
+    engine.turn()
+    assert sorted(remote.patterns.keys()) == ["devices/38/t", "devices/39/t"]

@@ -14,7 +14,7 @@ other node's window fills.
 import asyncio
 import contextlib
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -43,13 +43,13 @@ from polywire.fabric.frames import (
 from polywire.fabric.link import Link, News
 from polywire.fabric.membership import Membership
 from polywire.fabric.resend import Archive, Heard, Resending
-from polywire.hub.channels import is_literal
+from polywire.hub.channels import REST, is_literal
 from polywire.hub.client import Client
 from polywire.hub.hub import SERIES, SERIES_SHIFT, Hub, is_service_topic
 from polywire.hub.message import Message
 from polywire.hub.outbox import DROP, NOWHERE, Outbox, Timer
 from polywire.hub.recorder import Runs
-from polywire.hub.routes import Remote
+from polywire.hub.routes import Remote, RouteTable
 from polywire.hub.work import DONE, MORE, WAIT, Job
 from polywire.registry import RegistryError, by_name
 from polywire.wire.frame import Run as Scanned
@@ -63,6 +63,9 @@ PAUSE: Final = 0.02
 
 PATTERNS_AT_ONCE: Final = 500
 """Patterns in one record, when a link is set up."""
+
+DEEPEST_PREFIX: Final = 4
+"""Levels of the prefixes that stand for patterns at first; there are fewer where that is still too much."""
 
 SLOW_LINK: Final = "slow-link"
 UNENCODABLE: Final = "unencodable-for-link"
@@ -96,12 +99,91 @@ def heard_of(hub: Hub) -> dict[str, int]:
 class Settings:
     """How much may wait, in bytes: ``window`` for the node that receives it to handle it, ``buffer`` for a link.
 
-    ``policy`` is what becomes of messages beyond that.
+    ``policy`` is what becomes of messages beyond that. Of more than so many ``patterns`` of this node's clients, the
+    others are told prefixes only.
     """
 
     window: int = 4 * 1024 * 1024
     buffer: int = 4 * 1024 * 1024
     policy: int = DROP
+    patterns: int = 500_000
+
+
+@final
+class Patterns:
+    """What this node wants: its clients' patterns, or above ``most`` of them prefixes that stand for many.
+
+    ``changed`` holds what has come (true) and gone since it was last told to the other nodes.
+    """
+
+    def __init__(self, table: RouteTable, most: int) -> None:
+        self.changed: Final[dict[str, bool]] = {}
+        self.depth = -1  # how many levels of a pattern are told; -1 for all
+        self._table: Final = table
+        self._most: Final = most
+        self._count = len(self._own())
+        self._prefixes: Counter[str] = Counter()  # how many patterns each stands for, if there are any
+        self._fit()
+
+    def note(self, pattern: str, *, wanted: bool) -> None:
+        """Clients want a pattern that none has wanted before, or don't want it any more."""
+        self._count += 1 if wanted else -1
+        if self.depth < 0:
+            self._change(pattern, wanted=wanted)
+        else:
+            prefix = prefix_of(pattern, self.depth)
+            self._prefixes[prefix] += 1 if wanted else -1
+            if self._prefixes[prefix] == (1 if wanted else 0):
+                self._change(prefix, wanted=wanted)
+            if not self._prefixes[prefix]:
+                del self._prefixes[prefix]
+        self._fit()
+
+    def all(self) -> list[str]:
+        """All that is wanted."""
+        return self._own() if self.depth < 0 else list(self._prefixes)
+
+    def wants(self, pattern: str) -> bool:
+        """Whether this is one of them."""
+        return self._table.has(pattern) if self.depth < 0 else pattern in self._prefixes
+
+    def _own(self) -> list[str]:
+        return [each for each in self._table.patterns() if not each.startswith("$/")]
+
+    def _change(self, pattern: str, *, wanted: bool) -> None:
+        if self.changed.get(pattern, wanted) != wanted:
+            del self.changed[pattern]
+        else:
+            self.changed[pattern] = wanted
+
+    def _fit(self) -> None:
+        """Tell less, or more, if there are too many patterns now, or few again."""
+        told = self._count if self.depth < 0 else len(self._prefixes)
+        if told <= self._most and (self.depth < 0 or self._count > self._most // 4):
+            return
+        before = self.all()
+        depth, prefixes = -1, Counter[str]()
+        if self._count > self._most:
+            own = self._own()
+            depth = DEEPEST_PREFIX if self.depth < 0 else self.depth - 1
+            while True:
+                prefixes = Counter([prefix_of(each, depth) for each in own])
+                if len(prefixes) <= self._most // 2 or depth == 0:
+                    break
+                depth -= 1
+        self.depth, self._prefixes = depth, prefixes
+        after = set(self.all())
+        for each in after.difference(before):
+            self._change(each, wanted=True)
+        for each in before:
+            if each not in after:
+                self._change(each, wanted=False)
+
+
+def prefix_of(pattern: str, depth: int) -> str:
+    """A pattern of at most ``depth`` levels, and a wildcard for those behind it, that covers this one."""
+    levels = pattern.split("/")
+    return pattern if len(levels) <= depth else "/".join([*levels[:depth], REST])
 
 
 @final
@@ -147,11 +229,12 @@ class Fabric:
         self.on_reachable: Final[list[Callable[[bool, str], None]]] = []
         self._series: Final[dict[str, int]] = {}
         self._last_end = 0
-        self._interest: Final[dict[str, bool]] = {}  # what is to be told: the patterns that came and went
+        self._patterns = Patterns(hub.table, self.settings.patterns)
         self._timer: Timer | None = None
 
     async def start(self) -> None:
         """Join the other nodes."""
+        self._patterns = Patterns(self.hub.table, self.settings.patterns)
         self.hub.table.on_interest = self._interested
         self._timer = self.hub.later(TICK, self._tick)
         await self.membership.start(self)
@@ -272,28 +355,24 @@ class Fabric:
             return  # the hub's own, on every node
         if self.on_topic_service is not None and is_service_topic(pattern) and is_literal(pattern):
             self.on_topic_service(pattern[1:], yes)
-        if not self._interest:
+        if not self._patterns.changed:
             self.hub.soon(self.tell_interest)
-        if self._interest.get(pattern, yes) != yes:
-            del self._interest[pattern]
-        else:
-            self._interest[pattern] = yes
+        self._patterns.note(pattern, wanted=yes)
 
     def tell_interest(self) -> None:
         """Tell all nodes now which patterns have come and gone."""
-        changes = dict(self._interest)
-        self._interest.clear()
+        changes = dict(self._patterns.changed)
+        self._patterns.changed.clear()
         for neighbour in self.neighbours.values():
             neighbour.tell_interest(changes)
 
     def _introduce(self, _neighbour: "Neighbour") -> Iterator[Record]:
         """The patterns that clients have subscribed to."""
-        table = self.hub.table
-        patterns = [each for each in table.patterns() if not each.startswith("$/")]
+        patterns = self._patterns.all()
         while patterns:
             some = patterns[-PATTERNS_AT_ONCE:]
             del patterns[-PATTERNS_AT_ONCE:]
-            yield Interest(tuple([each for each in some if table.has(each)]))
+            yield Interest(tuple([each for each in some if self._patterns.wants(each)]))
 
     def _tick(self) -> None:
         self._timer = self.hub.later(TICK, self._tick)
@@ -394,9 +473,12 @@ class Neighbour:
     def tell_interest(self, changes: Mapping[str, bool]) -> None:
         """This node's clients want other patterns."""
         if self.link.up and changes:
-            added = tuple([pattern for pattern, yes in changes.items() if yes])
-            removed = tuple([pattern for pattern, yes in changes.items() if not yes])
-            self.put(Interest(added, removed))
+            added = [pattern for pattern, yes in changes.items() if yes]
+            removed = [pattern for pattern, yes in changes.items() if not yes]
+            for start in range(0, len(added), PATTERNS_AT_ONCE):
+                self.put(Interest(tuple(added[start : start + PATTERNS_AT_ONCE])))
+            for start in range(0, len(removed), PATTERNS_AT_ONCE):  # after what stands for them from now on
+                self.put(Interest((), tuple(removed[start : start + PATTERNS_AT_ONCE])))
 
     def put(self, record: Record) -> None:
         """Send what must not be dropped."""
