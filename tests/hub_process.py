@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tests.nursery import COMMAND, nursery
 
@@ -107,12 +107,32 @@ class HubProcess:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def post(self, path: str) -> tuple[int, str]:
+        """A request without a body that changes something."""
+        request = urllib.request.Request(self.addresses["http"] + path, method="POST")  # noqa: S310 - loopback
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=self.trust) as answer:  # noqa: S310 - as above
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
     def metric(self, line: str) -> float:
         """The value of one metric, by its name and labels."""
         for each in self.get("/metrics")[1].splitlines():
             if each.startswith(line + " "):
                 return float(each.rpartition(" ")[2])
         raise AssertionError(f"no metric {line}")
+
+    def cluster(self) -> dict[str, Any]:
+        """What ``/v1/cluster`` says."""
+        status, text = self.get("/v1/cluster")
+        assert status == 200, text
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def workers(self) -> dict[str, int]:
+        """The workers by name, with their process ids."""
+        return {each["node"]: each["pid"] for each in self.cluster()["nodes"]}
 
     def wait_for_log(self, words: str, seconds: float = 20.0) -> str:
         """Wait until a line of the log holds these words."""
@@ -164,14 +184,15 @@ def running_hub(
     arguments: tuple[str, ...] = (),
     descriptors: int | None = None,
     program: tuple[str, ...] = (),
+    workers: int = 1,
 ) -> Iterator[HubProcess]:
     """A hub that is ready. Without ``config`` it listens everywhere, on loopback; ``sets`` go on top.
 
     It has a journal only where ``journal`` says in which folder. ``program`` is what Python runs; by default the hub is
     forked, which is faster. ``descriptors`` is how many file descriptors it may have, where that is fewer than this
-    process may.
+    process may. Several ``workers`` are one hub; their supervisor is its process.
     """
-    words = ["serve", *arguments]
+    words = ["serve", *arguments, *(("--workers", str(workers)) if workers > 1 else ())]
     if config is not None:
         words += ["--config", str(config)]
     else:

@@ -117,7 +117,7 @@ def test_the_metadata_says_what_it_is_and_what_it_needs(metadata: Message) -> No
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload() == (ROOT / "README.md").read_text()
-    assert set(metadata.get_all("Provides-Extra", [])) == {"java", "pipeline"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"cluster", "java", "pipeline"}
 
 
 def test_the_lock_file_has_a_version_that_is_allowed_of_everything_that_is_wanted() -> None:

@@ -98,6 +98,12 @@ class Member:
     def term(self, shard: int) -> int:  # noqa: ARG002 - as above
         return 0
 
+    async def hand_over(self) -> None:
+        return None
+
+    async def unsynced(self) -> list[str]:
+        return []
+
     async def leave(self) -> None:
         self.vanish("it said goodbye")
 

@@ -15,6 +15,7 @@ from polywire.server.config import load
 from polywire.server.config.admission import make_admission
 from polywire.server.gate import Gate
 from polywire.server.http import HttpLimits, HttpServer
+from polywire.server.ingest import Ingest
 from polywire.server.metrics import Metrics
 from polywire.server.restoration import JournalKeeper
 from polywire.server.server import add_journal_pages
@@ -81,7 +82,7 @@ def serving(
         keeper = JournalKeeper(config.journal, "here", hub, gate, loop) if journaled else None
         metrics = Metrics(hub, gate, loop)
         http = HttpServer(gate, metrics, Address("http", host), limits)
-        add_journal_pages(http, config.journal.path, gate)
+        add_journal_pages(http, config.journal.path, gate, Ingest(gate))
         await http.start()
         server = await loop.create_server(lambda: http(None), "127.0.0.1", 0)
         started.append((server, http, hub))

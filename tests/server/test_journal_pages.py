@@ -289,4 +289,7 @@ def test_a_hub_offers_its_journal(tmp_path: Path) -> None:
 
 def test_a_hub_without_a_journal_has_no_such_pages() -> None:
     with running_hub() as hub:
-        assert hub.get("/journal/") == (404, "no such page; available: /healthz, /readyz, /metrics\n")
+        assert hub.get("/journal/") == (
+            404,
+            "no such page; available: /healthz, /readyz, /metrics, /v1/cluster, /v1/nodes/{node}/drain\n",
+        )

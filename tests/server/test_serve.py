@@ -23,7 +23,7 @@ from polywire.protocols.fmqp.frames import LAST_WILL
 from polywire.protocols.mqtt import Connack, Connect, Pingreq, Pingresp, encode
 from polywire.security.users import make_user, put_user
 from polywire.server.address import parse_address
-from polywire.server.listeners import _not_listening
+from polywire.server.listeners import not_listening
 from tests.hub_process import LISTEN, HubProcess, running_hub
 from tests.server.certificates import Authority
 from tests.wires import Fmqp, Plain, connected
@@ -113,7 +113,7 @@ def test_each_reason_not_to_listen_has_its_own_hint(listener: str, address: str,
     ],
 )
 def test_errors_that_a_test_can_not_cause_have_hints_too(address: str, error: OSError, hint: str) -> None:
-    assert hint in str(_not_listening("fmqp", parse_address(address), error))
+    assert hint in str(not_listening("fmqp", parse_address(address), error))
 
 
 def test_a_start_with_defaults_warns_of_nothing_and_a_wish_beyond_the_limit_is_named() -> None:
@@ -153,7 +153,10 @@ def test_with_the_smallest_message_size_everybody_can_still_log_in(protocol: str
 def test_health_and_readiness_are_pages(hub: HubProcess) -> None:
     assert hub.get("/healthz") == (200, "ok\n")
     assert hub.get("/readyz") == (200, "ready\n")
-    assert hub.get("/nothing") == (404, "no such page; available: /healthz, /readyz, /metrics\n")
+    assert hub.get("/nothing") == (
+        404,
+        "no such page; available: /healthz, /readyz, /metrics, /v1/cluster, /v1/nodes/{node}/drain\n",
+    )
 
 
 def test_metrics_count_what_happened(hub: HubProcess) -> None:

@@ -166,6 +166,14 @@ def _find(config: Path | None, sets: list[str] | None, pid: Path | None) -> "tup
     return running[0] if running else None
 
 
+def http_address(command: str, config: Path | None, sets: list[str] | None) -> str:
+    """Where the HTTP listener of the hub is that runs with a configuration. Ends the command where there is none."""
+    _, runtime = _find(config, sets, None) or _not_running(command, config, None)
+    if "http" not in runtime.listeners:
+        fail(command, "the hub has no HTTP listener (listen.http is off)")
+    return _local(runtime.listeners["http"])
+
+
 def _not_running(command: str, config: Path | None, pid: Path | None) -> NoReturn:
     if pid is not None:
         words = f"no running hub has the runtime file {pid}"
@@ -241,15 +249,20 @@ def _page(address: str, path: str) -> str:
     """What a page of the HTTP listener says, on one line."""
     from polywire.http import HttpClient, NoAnswer  # noqa: PLC0415 - not for help and completion
 
-    url = urlsplit(address)
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(url.hostname or "", url.hostname or "")  # noqa: S104 - not bound
-    host = f"[{host}]" if ":" in host else host
     try:
-        answer = HttpClient(f"http://{host}:{url.port}", timeout=5).request("GET", path)
+        answer = HttpClient(_local(address), timeout=5).request("GET", path)
     except NoAnswer as error:
         return str(error)
     words = " ".join(answer.text(1000).split())
     return words if answer.status == HTTPStatus.OK else f"{answer.status}: {words}"
+
+
+def _local(address: str) -> str:
+    """A listener's address as this machine can reach it."""
+    url = urlsplit(address)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(url.hostname or "", url.hostname or "")  # noqa: S104 - not bound
+    host = f"[{host}]" if ":" in host else host
+    return f"{url.scheme}://{host}:{url.port}"
 
 
 def _print_table(about: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import polywire
-from polywire.cli import config, journal, pipeline, user
+from polywire.cli import cluster, config, journal, pipeline, user
 from polywire.cli.bench import bench, bench_epilog
 from polywire.cli.call import call, call_epilog, ping, ping_epilog, serve_echo, serve_echo_epilog
 from polywire.cli.control import reload, reload_epilog, status, status_epilog, stop, stop_epilog
@@ -18,6 +18,7 @@ from polywire.cli.pub import pub, pub_epilog
 from polywire.cli.sub import demand, demand_epilog, sub, sub_epilog
 
 SERVER = "polywire.server.server"
+WORKERS = "polywire.server.workers"
 
 # Plain help: it reads the same on a terminal and in a pipe, and [tls] is not taken for markup.
 app = typer.Typer(
@@ -33,6 +34,7 @@ app.add_typer(config.app, name="config")
 app.add_typer(user.app, name="user")
 app.add_typer(journal.app, name="journal")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(cluster.app, name="cluster")
 app.command(epilog=pub_epilog)(pub)
 app.command(epilog=sub_epilog)(sub)
 app.command(epilog=call_epilog)(call)
@@ -78,6 +80,7 @@ def start(
         "polywire serve --set 'limits.message_size=1 MiB' --set journal.enabled=false",
         "polywire serve --set listen.mqtt=tcp://0.0.0.0:1883 --insecure",
         "polywire serve --pid /run/polywire/hub.json",
+        "polywire serve --workers 4",
     )
 )
 def serve(
@@ -89,6 +92,10 @@ def serve(
         Path | None,
         typer.Option("--pid", metavar="FILE", help="Write the runtime file here, for status, reload and stop."),
     ] = None,
+    workers: Annotated[
+        int,
+        typer.Option("--workers", metavar="N", min=1, max=64, help="How many processes share the work, as one hub."),
+    ] = 1,
 ) -> None:
     """Run the hub in the foreground until SIGTERM or Ctrl-C; SIGHUP reloads the configuration.
 
@@ -100,8 +107,11 @@ def serve(
     with config_errors_reported():
         loaded = load(config, sets or ())
         loaded.check(insecure=insecure)
-    server = importlib.import_module(SERVER)
     with config_errors_reported():
+        if workers > 1:
+            supervisor = importlib.import_module(WORKERS)
+            raise typer.Exit(supervisor.serve(loaded, workers, insecure=insecure, pid_file=pid))
+        server = importlib.import_module(SERVER)
         raise typer.Exit(server.serve(loaded, insecure=insecure, pid_file=pid) or 0)
 
 

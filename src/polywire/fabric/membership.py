@@ -67,8 +67,14 @@ class Membership(Protocol):
     def term(self, shard: int) -> int:
         """A number that grows with each change of the shard's owner; 0 where it never had one."""
 
+    async def hand_over(self) -> None:
+        """Give the shards to other nodes, where others may have them, and take none from now on."""
+
     async def leave(self) -> None:
         """Hand over the shards and say goodbye."""
+
+    async def unsynced(self) -> list[str]:
+        """Which parts of the engine may lose what they have acknowledged when the power fails, and why."""
 
     def status(self) -> dict[str, object]:
         """What operators may want to know: for ``/metrics``, ``/v1/cluster`` and ``polywire cluster status``."""

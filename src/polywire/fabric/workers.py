@@ -16,6 +16,7 @@ from typing import Final, Protocol, cast
 
 import msgspec
 
+from polywire.errors import PolywireError
 from polywire.fabric.membership import SHARDS, Events, preferred
 
 MOST: Final = 1 << 30
@@ -29,6 +30,10 @@ REDIAL_SECONDS: Final = 0.05
 _LENGTH = struct.Struct("<I")
 
 log = logging.getLogger("polywire.fabric")
+
+
+class WorkerError(PolywireError):
+    """A worker gave no answer, or said why it can't do what it was asked for."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -298,13 +303,14 @@ class WorkerMembership:
     """The membership of one worker. ``workers`` are the names of all, those that are down included."""
 
     def __init__(self, node: str, life: int, folder: Path, workers: Iterable[str], supervisor: Supervisor) -> None:
-        self.node: Final = node
-        self.life: Final = life
+        self.node = node
+        self.life = life
         self._path = folder / f"{node}.{life}"
         self._supervisor = supervisor
         names = sorted(workers)
         self._homes: Final = {shard: cast("str", preferred(shard, names)) for shard in range(SHARDS)}
         self._owners: dict[int, str | None] = dict.fromkeys(range(SHARDS))
+        self._terms: dict[int, int] = dict.fromkeys(range(SHARDS), 0)
         self._present: set[str] = set()
         self._events: Events | None = None
         self._links: UnixLinks | None = None
@@ -326,16 +332,19 @@ class WorkerMembership:
         if self._links is None or self._events is None:
             return
         self._links.update(found.members, found.gone)
-        self._present = {each.node for each in found.members}
+        lives = {each.node: each.life for each in found.members}
+        self._present = set(lives)
         if self.node in self._present:
             self._told.set()
         else:
             self._absent.set()
         changed: dict[int, str | None] = {}
         for shard, home in self._homes.items():
-            owner = home if home in self._present else None
-            if self._owners[shard] != owner:
+            owner = home if home in lives else None
+            term = lives.get(home, self._terms[shard])
+            if (self._owners[shard], self._terms[shard]) != (owner, term):
                 self._owners[shard] = changed[shard] = owner
+                self._terms[shard] = term
         if changed:
             self._events.owners(changed)
 
@@ -356,12 +365,26 @@ class WorkerMembership:
         """Who owns a shard now."""
         return self._owners[shard]
 
+    def term(self, shard: int) -> int:
+        """The life of the shard's owner, or of its last one."""
+        return self._terms[shard]
+
+    async def hand_over(self) -> None:
+        """Do nothing: a shard stays where its log is, and waits for its owner to come back."""
+
+    async def unsynced(self) -> list[str]:
+        """There is no engine that stores anything."""
+        return []
+
     async def leave(self) -> None:
-        """Be named no more, and close the links once everybody was notified."""
-        if self._links is None or self._events is None:
+        """Be named no more, and close the links once everybody was notified.
+
+        Where all workers are to end, the supervisor lets none go before all are ready to: until then each of them may
+        wait for an answer of another one.
+        """
+        if self._links is None:
             return
         if self.node in self._present and self._reachable:
-            await self._events.handing_over([shard for shard, owner in self._owners.items() if owner == self.node])
             self._supervisor.leaving()
             await self._absent.wait()
         self._links.close()
@@ -372,10 +395,9 @@ class WorkerMembership:
             "kind": "workers",
             "node": self.node,
             "life": self.life,
-            "reachable": self._reachable,
-            "nodes": sorted(self._present),
-            "carriers": {} if self._links is None else self._links.status(),
-            "owned_shards": sorted(shard for shard, owner in self._owners.items() if owner == self.node),
+            "connected": self._reachable,
+            "nodes": {} if self._links is None else self._links.status(),
+            "owners": dict(self._owners),
         }
 
 

@@ -112,7 +112,8 @@ class JournalServer:
             reason = "this is not the URL of a hub, such as http://127.0.0.1:7100"
             raise RemoteJournalError(_shown(url), reason) from None
         self._http = at
-        self._prefix = "/" if at.path.endswith("/journal") else "/journal/"
+        # Where a hub has several nodes, each one's journal is below its name.
+        self._prefix = "/" if "/journal/" in f"{at.path}/" else "/journal/"
         self.url = at.url + self._prefix
 
     def __eq__(self, other: object) -> bool:

@@ -5,16 +5,20 @@ import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from polywire.fabric import DiskArchive, Settings, make_fabric
-from polywire.fabric.log import ShardLog
-from polywire.fabric.membership import MembershipError
-from polywire.fabric.nats import NatsMembership, NatsSettings
-from polywire.fabric.queues import Queues, QueueSettings, share_queues
+from polywire.fabric.membership import Membership, MembershipError
+from polywire.fabric.queues import Log, Queues, QueueSettings, share_queues
 from polywire.hub.hub import Hub
 from polywire.server.config import ConfigError, Problem
 from polywire.server.config.schema import Fabric as FabricConfig
+
+if TYPE_CHECKING:
+    from polywire.fabric.nats import NatsMembership, NatsSettings
+
+OpenLog = Callable[[int, Callable[[str], None]], Log]
+"""Opens the log of a shard; the last parameter is called when it is lost."""
 
 SETTLE_SECONDS: Final = 10.0
 """How long a node that leaves waits for others to confirm what its clients have put into their queues."""
@@ -23,53 +27,72 @@ log = logging.getLogger("polywire.fabric")
 
 
 @final
-class NatsNode:
-    """A hub as a node of a cluster on NATS. Its ``journal``, if it has one, is restored before this is made."""
+class Node:
+    """A hub as a node of a cluster. Its journal, if it has one, is restored before this is made."""
 
     def __init__(
-        self, config: FabricConfig, hub: Hub, node: str, about: Mapping[str, str], journal: Path | None
+        self, config: FabricConfig, hub: Hub, membership: Membership, queues: QueueSettings, journal: Path | None
     ) -> None:
         self._config: Final = config
-        try:
-            self.membership: Final = NatsMembership(nats_settings(config, node, about))
-        except MembershipError as error:
-            raise ConfigError([Problem(str(error), "fabric.node")]) from error
+        self._membership: Final = membership
         settings = Settings(window=config.window, buffer=config.buffer)
-        archive = None if journal is None else DiskArchive(journal)
-        self.fabric: Final = make_fabric(hub, self.membership, settings, archive)
-        self.queues: Final[Queues] = share_queues(self.fabric, queue_settings(config, self.membership))
+        self._fabric: Final = make_fabric(hub, membership, settings, None if journal is None else DiskArchive(journal))
+        self._queues: Final[Queues] = share_queues(self._fabric, queues)
 
     async def start(self) -> None:
         """Join the cluster; a ``ConfigError`` says why that is not possible."""
         try:
-            await self.fabric.start()
+            await self._fabric.start()
         except MembershipError as error:
             raise ConfigError([Problem(str(error), "fabric")]) from error
-        log.info("node %s of the cluster %s on NATS", self.membership.node, self._config.cluster)
+        log.info("node %s of a cluster", self._membership.node)
         await self._check_servers()
 
     async def stop(self) -> None:
         """Hand over what this node owns, and leave."""
-        await self.membership.hand_over()
-        if not await self.queues.settled(SETTLE_SECONDS):
+        await self._membership.hand_over()
+        if not await self._queues.settled(SETTLE_SECONDS):
             log.warning("left while other nodes had not confirmed all that clients of this one put into their queues")
-        await self.queues.stop()
-        await self.fabric.stop()
+        await self._queues.stop()
+        await self._fabric.stop()
+
+    def status(self) -> dict[str, object]:
+        """What ``/v1/cluster`` shows of it."""
+        return {**self._fabric.status(), "shards": self._queues.status()}
 
     async def _check_servers(self) -> None:
         """Warn where what is acknowledged may be lost when the power fails."""
-        if self._config.replicas == 1:
+        if self._config.kind != "nats" or self._config.replicas == 1:
             return
         if not self._config.monitor:
             log.info("fabric.monitor is not set, so it is not known whether the servers of NATS sync what they store")
-        for reason in await self.membership.unsynced():
+        for reason in await self._membership.unsynced():
             log.warning(
                 "%s: acknowledged messages of queues may be lost when the power of several servers fails", reason
             )
 
 
-def nats_settings(config: FabricConfig, node: str, about: Mapping[str, str]) -> NatsSettings:
+def nats_node(config: FabricConfig, hub: Hub, name: str, about: Mapping[str, str], journal: Path | None) -> Node:
+    """A node of a cluster on NATS."""
+    from polywire.fabric.nats import NatsMembership  # noqa: PLC0415 - needs nats-py, which is an extra
+
+    try:
+        membership = NatsMembership(nats_settings(config, name, about))
+    except MembershipError as error:
+        raise ConfigError([Problem(str(error), "fabric.node")]) from error
+    open_log = None if config.replicas == 1 else partial(_open_log, config, membership)
+    return Node(config, hub, membership, queue_settings(config, open_log), journal)
+
+
+def worker_node(config: FabricConfig, hub: Hub, membership: Membership, journal: Path | None) -> Node:
+    """One of several workers on this machine."""
+    return Node(config, hub, membership, queue_settings(config, None), journal)
+
+
+def nats_settings(config: FabricConfig, node: str, about: Mapping[str, str]) -> "NatsSettings":
     """How to join the cluster."""
+    from polywire.fabric.nats import NatsSettings  # noqa: PLC0415 - as above
+
     return NatsSettings(
         config.cluster,
         node,
@@ -83,13 +106,14 @@ def nats_settings(config: FabricConfig, node: str, about: Mapping[str, str]) -> 
     )
 
 
-def queue_settings(config: FabricConfig, membership: NatsMembership) -> QueueSettings:
+def queue_settings(config: FabricConfig, open_log: OpenLog | None) -> QueueSettings:
     """How queues are shared."""
-    open_log = None if config.replicas == 1 else partial(_open_log, config, membership)
     return QueueSettings(open_log, refuse=config.on_lost == "refuse", buffer=max(config.buffer, 1 << 20))
 
 
-def _open_log(config: FabricConfig, membership: NatsMembership, shard: int, lost: Callable[[str], None]) -> ShardLog:
+def _open_log(config: FabricConfig, membership: "NatsMembership", shard: int, lost: Callable[[str], None]) -> Log:
+    from polywire.fabric.log import ShardLog  # noqa: PLC0415 - as above
+
     return ShardLog(
         membership.jetstream,
         f"polywire_{config.cluster}_{shard}",

@@ -29,12 +29,16 @@ from polywire.registry import HTTP_CODE
 from polywire.server.address import Address
 from polywire.server.gate import Gate, Knock
 from polywire.server.logs import Seldom
-from polywire.server.metrics import CONTENT_TYPE, Metrics
+from polywire.server.metrics import CONTENT_TYPE
 
 LISTENER: Final = "http"
 TEXT: Final = "text/plain"
 OPEN_PAGES: Final = ("/healthz", "/readyz")
 """Pages that only show whether the hub works: probes may read them without logging in, under any host name."""
+
+DRAIN: Final = "/v1/nodes/{node}/drain"
+STOP: Final = "$/signals/stop"
+"""The signal whose sender may drain nodes as well."""
 
 SLICE: Final = 4096
 """Bytes of a request that are parsed at once."""
@@ -96,10 +100,30 @@ class Publisher(Protocol):
         """Publish nothing more."""
 
 
-class HttpServer:
-    """The HTTP listener of one hub: pages are added, then it is started. Calling it makes a connection's protocol."""
+class MetricsPage(Protocol):
+    """Where the metrics come from."""
 
-    def __init__(self, gate: Gate, metrics: Metrics, address: Address, limits: HttpLimits | None = None) -> None:
+    async def page(self) -> bytes:
+        """All of them, in the text format."""
+
+
+class Cluster(Protocol):
+    """What knows the nodes: a hub, or the supervisor of workers."""
+
+    async def cluster(self) -> dict[str, object]:
+        """All nodes that are known, and what this one knows of them."""
+
+    async def drain_node(self, node: str) -> None:
+        """Make a node hand over what it has, and end. ``Refused`` where that can't be done from here."""
+
+
+class HttpServer:
+    """The HTTP listener of one hub: pages are added, then it is started. Calling it makes a connection's protocol.
+
+    ``problem`` says why the hub is not ready; it is empty while it is.
+    """
+
+    def __init__(self, gate: Gate, metrics: MetricsPage, address: Address, limits: HttpLimits | None = None) -> None:
         self._gate = gate
         self._metrics = metrics
         self._address = address
@@ -110,6 +134,7 @@ class HttpServer:
         self._faults = gate.hub.counters[HTTP_CODE]
         self._complaint = Seldom(log, time.monotonic)
         self.door = Door(gate)
+        self.problem: Callable[[], str] = self._problem
         self.bodies = Bodies(self.limits)
         self._app = web.Application(middlewares=[self._guard])
         self._app.on_response_prepare.append(_no_server_version)
@@ -124,6 +149,13 @@ class HttpServer:
         """Answer GET for a path, or for everything below it."""
         self._pages.append(path)
         self._app.router.add_get(path + "{name:.*}" if below else path, handler)
+
+    def add_cluster(self, cluster: Cluster) -> None:
+        """Show the nodes, and let them be drained."""
+        pages = ClusterPages(self, self._gate, cluster)
+        self.add_page("/v1/cluster", pages.show)
+        self._pages.append(DRAIN)
+        self._app.router.add_post(DRAIN, pages.drain)
 
     def add_publisher(self, path: str, publisher: Publisher) -> None:
         """Answer POST for a path. There is one publisher."""
@@ -215,11 +247,12 @@ class HttpServer:
         return answer(200, "ok")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        if not self._gate.open:
-            return answer(503, "draining")
-        if self._gate.journaling is not None and self._gate.journaling.failed:
-            return answer(503, "the journal can't be written")
-        return answer(200, "ready")
+        problem = "draining" if not self._gate.open else self.problem()
+        return answer(503, problem) if problem else answer(200, "ready")
+
+    def _problem(self) -> str:
+        journaling = self._gate.journaling
+        return "the journal can't be written" if journaling is not None and journaling.failed else ""
 
     async def _metrics_page(self, request: web.Request) -> web.Response:
         if self._gate.has_logins:
@@ -245,6 +278,34 @@ def _refusal(request: web.Request, refused: Refused) -> web.Response:
 
 async def _no_server_version(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = "polywire"
+
+
+class ClusterPages:
+    """``/v1/cluster``, and what drains a node."""
+
+    def __init__(self, http: HttpServer, gate: Gate, cluster: Cluster) -> None:
+        self._http = http
+        self._gate = gate
+        self._cluster = cluster
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """The nodes, for everyone who can log in."""
+        await self._http.door.who(request)
+        return web.json_response(await self._cluster.cluster())
+
+    async def drain(self, request: web.Request) -> web.StreamResponse:
+        """Drain a node, for those who may send the signal ``stop``."""
+        who = await self._http.door.who(request)
+        grants = self._gate.rules.grants(who, LISTENER)
+        is_local = self._gate.is_loopback(request.remote)
+        if not (is_local if grants.everything else grants.may_signal(STOP)):
+            raise Refused(403, f"draining a node requires the right to signal {STOP}")
+        if request.body_exists:
+            raise Refused(413, "this request must not have a body", fault="unexpected-body")
+        node = request.match_info["node"]
+        log.warning("%s wants %s to be drained", who.name or request.remote, node)
+        await self._cluster.drain_node(node)
+        return web.json_response({"draining": node}, status=202)
 
 
 class Door:

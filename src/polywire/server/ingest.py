@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final, Protocol, TypeVar, assert_never
 
 import pyarrow as pa
 from aiohttp import web
@@ -269,31 +269,65 @@ class Finishing:
         self.task.result()
 
 
+class Sink(Protocol):
+    """What publishes parts."""
+
+    @property
+    def limit(self) -> int:
+        """Bytes of a part, as it is sent and decoded."""
+
+    def check(self, part: Part, who: Identity) -> None:
+        """Refuse a part before its body is received."""
+
+    async def publish(self, part: Part, who: Identity, body: bytes) -> bool:
+        """Publish a part's messages. False where that was done before; ``Refused`` where it can't be."""
+
+    def busy(self) -> bool:
+        """Whether a part is being published."""
+
+    async def close(self) -> None:
+        """Publish nothing more."""
+
+
+class PublishPage:
+    """Answers ``POST /publish``."""
+
+    def __init__(self, http: HttpServer, sink: Sink) -> None:
+        self._http = http
+        self._sink = sink
+        self.busy = sink.busy
+        self.close = sink.close
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Publish the part in a request, and say whether that was needed."""
+        part = read_part(request.headers)
+        who = await self._http.door.who(request)
+        self._sink.check(part, who)
+        with self._http.bodies.place() as place:
+            body = await place.read(request, self._sink.limit)
+            published = await self._sink.publish(part, who, body)
+        return web.Response(body=json.dumps({"applied": published}).encode() + b"\n", content_type="application/json")
+
+
+def part_limit(message_size: int) -> int:
+    """Bytes of a part, as it is sent and decoded: the largest message, and what is around it."""
+    return max(message_size, LEAST) + OVERHEAD
+
+
 class Ingest:
     """Publishes parts, one after the other."""
 
-    def __init__(self, gate: Gate, http: HttpServer) -> None:
+    def __init__(self, gate: Gate) -> None:
         self._hub: Hub = gate.hub
         self._gate = gate
-        self._http = http
         self._turn = asyncio.Lock()
         self._threads = ThreadPoolExecutor(THREADS, "polywire-ingest")
         self._finishing: dict[str, Finishing] = {}  # by query
 
     @property
     def limit(self) -> int:
-        """Bytes of a part, as it is sent and decoded: the largest message, and what is around it."""
-        return max(self._gate.limits.message_size, LEAST) + OVERHEAD
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Publish the part in a request, and say whether that was needed."""
-        part = read_part(request.headers)
-        who = await self._http.door.who(request)
-        self._check(part, who)
-        with self._http.bodies.place() as place:
-            body = await place.read(request, self.limit)
-            published = await self.publish(part, who, body)
-        return web.Response(body=json.dumps({"applied": published}).encode() + b"\n", content_type="application/json")
+        """Bytes of a part."""
+        return part_limit(self._gate.limits.message_size)
 
     def busy(self) -> bool:
         """Whether a part is being published."""
@@ -318,7 +352,7 @@ class Ingest:
             work = partial(decode, body, *sizes, self._hub.clock(), client.number)
             decoded = work() if is_small(body) else await self._in_thread(work)
         async with self._turn:
-            self._check(part, who)
+            self.check(part, who)
             before = self._finishing.get(part.query)
             if before is not None:
                 await before.wait()
@@ -330,7 +364,7 @@ class Ingest:
             await finishing.wait()
             return True
 
-    def _check(self, part: Part, who: Identity) -> None:
+    def check(self, part: Part, who: Identity) -> None:
         """Refuse queries of other users, and everything once the hub is shutting down."""
         if not self._gate.open:
             raise Refused(503, "the hub is shutting down")
@@ -364,7 +398,7 @@ class Ingest:
             make = partial(_columns, decoded, heard, client, self._hub.clock, part, user, rows)
             few = len(decoded.messages) < ROWS_AT_ONCE
             columns = make() if few else await self._in_thread(make)
-        self._check(part, who)
+        self.check(part, who)
         if recorder is not None and recorder.failed:
             raise Refused(503, HubRefused.UNAVAILABLE.message)
         first = recorder.insert(columns) if recorder is not None and columns is not None else None

@@ -33,6 +33,14 @@ _FILE: Final = re.compile(r"[0-9]{20}\.(?:arrow|index|parquet)", re.ASCII)
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
 
 
+async def admit(gate: Gate, http: HttpServer, request: web.Request) -> None:
+    """Refuse those who may not read the journal."""
+    who = await http.door.who(request)
+    # The journal has what came by every protocol, so what is forbidden on one of them is in it too.
+    if not all(gate.rules.grants(who, protocol).may_subscribe(REST) for protocol in LISTENED):
+        raise Refused(403, "reading the journal requires the right to subscribe to ** on every protocol")
+
+
 class JournalPages:
     """Answers below ``/journal/``."""
 
@@ -44,8 +52,11 @@ class JournalPages:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """The list, or a file, for those who may have it."""
-        await self._admit(request)
-        name = request.match_info["name"]
+        return await self.show(request, request.match_info["name"])
+
+    async def show(self, request: web.Request, name: str) -> web.StreamResponse:
+        """The file of this name, or the list where it is empty."""
+        await admit(self._gate, self._http, request)
         if not name:
             listed = await asyncio.to_thread(self._list.make)
             return web.Response(body=json.dumps(listed).encode() + b"\n", content_type="application/json")
@@ -59,12 +70,6 @@ class JournalPages:
             raise Refused(503, "the file can't be opened at the moment", fault="files") from error
         with file:
             return await self._send(request, file, size)
-
-    async def _admit(self, request: web.Request) -> None:
-        who = await self._http.door.who(request)
-        # The journal has what came by every protocol, so what is forbidden on one of them is in it too.
-        if not all(self._gate.rules.grants(who, protocol).may_subscribe(REST) for protocol in LISTENED):
-            raise Refused(403, "reading the journal requires the right to subscribe to ** on every protocol")
 
     async def _send(self, request: web.Request, file: io.FileIO, size: int) -> web.StreamResponse:
         """The file, or the range of it that is asked for, at the client's pace."""

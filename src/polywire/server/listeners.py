@@ -12,9 +12,10 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, Self, cast
+from typing import Final, Protocol, Self, cast
 
 from polywire.registry import HTTP, RegistryError, by_listener, names
 from polywire.server.address import Address
@@ -80,6 +81,21 @@ PAUSE = 1.0
 
 NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What a worker's listeners have in common with those of the other workers.
+
+    ``reuse_port``: each of them listens on the same ports, and the operating system deals the connections out. A Unix
+    socket can't be shared that way: ``sockets`` has those that the supervisor listens on, by their path.
+    """
+
+    reuse_port: bool = False
+    sockets: Mapping[str, socket.socket] = field(default_factory=dict)
+
+
+ALONE: Final = Sharing()
+
 MakeProtocol = Callable[[Knock | None], asyncio.BaseProtocol]
 """Creates the protocol of a connection; the knock ends when it is admitted or refused."""
 
@@ -117,6 +133,8 @@ class TlsListener:
         port: int,
         backlog: int,
         knock: Callable[[], Knock | None] | None = None,
+        *,
+        reuse_port: bool = False,
     ) -> Self:
         """Listen. Raises ``OSError`` if that fails. ``knock`` admits connections; by default the gate's."""
         sockets: list[socket.socket] = []
@@ -126,7 +144,8 @@ class TlsListener:
                 # All have the port that the first got, where any will do.
                 at = port or (sockets[0].getsockname()[1] if sockets else 0)
                 where = (address[0], at, *address[2:])
-                sockets.append(socket.create_server(where, family=family, backlog=backlog))
+                made = socket.create_server(where, family=family, backlog=backlog, reuse_port=reuse_port)
+                sockets.append(made)
                 sockets[-1].settimeout(0)
         except BaseException:
             for each in sockets:
@@ -212,8 +231,9 @@ class MakesHttp(Protocol):
 class Listeners:
     """All listeners of one hub. ``open_http`` makes what answers on the HTTP one from its address."""
 
-    def __init__(self, gate: Gate, open_http: Callable[[Address], Awaitable[MakesHttp]]) -> None:
+    def __init__(self, gate: Gate, open_http: Callable[[Address], Awaitable[MakesHttp]], sharing: Sharing) -> None:
         self._gate = gate
+        self._sharing = sharing
         self._open_http = open_http
         self._tls: ssl.SSLContext | None = None
         self._servers: list[asyncio.AbstractServer | TlsListener] = []
@@ -265,15 +285,21 @@ class Listeners:
     async def _open(self, key: str, address: Address, make_protocol: MakeProtocol) -> None:
         try:
             if address.scheme == "unix":
-                path = Path(address.path)
-                protocol = _without_knock(make_protocol)
-                self._servers.append(await self._gate.loop.create_unix_server(protocol, path, backlog=BACKLOG))
-                self._sockets.append(path)
+                self._servers.append(await self._open_socket(address.path, _without_knock(make_protocol)))
                 self.addresses[key] = address
             else:
                 self.addresses[key] = address.bound(await self._open_port(address, make_protocol))
         except OSError as error:
-            raise _not_listening(key, address, error) from error
+            raise not_listening(key, address, error) from error
+
+    async def _open_socket(self, path: str, make: Callable[[], asyncio.BaseProtocol]) -> asyncio.AbstractServer:
+        """Listen on a Unix socket."""
+        shared = self._sharing.sockets.get(path)
+        if shared is not None:
+            return await self._gate.loop.create_unix_server(make, sock=shared, backlog=BACKLOG)
+        server = await self._gate.loop.create_unix_server(make, path, backlog=BACKLOG)
+        self._sockets.append(Path(path))
+        return server
 
     async def _open_operators(self, address: Address) -> None:
         """The HTTP listener: it has its own bounds, and stays open longest."""
@@ -281,7 +307,7 @@ class Listeners:
         try:
             self.addresses[HTTP] = address.bound(await self._open_port(address, http, self._http, http.knock))
         except OSError as error:
-            raise _not_listening(HTTP, address, error) from error
+            raise not_listening(HTTP, address, error) from error
 
     async def _open_port(
         self,
@@ -294,10 +320,14 @@ class Listeners:
         servers = self._servers if servers is None else servers
         host, port = address.host, address.port
         if address.encrypted and self._tls is not None:
-            listener = await TlsListener.open(self._gate, self._tls, make_protocol, host, port, BACKLOG, knock)
+            listener = await TlsListener.open(
+                self._gate, self._tls, make_protocol, host, port, BACKLOG, knock, reuse_port=self._sharing.reuse_port
+            )
             servers.append(listener)
             return listener.port
-        server = await self._gate.loop.create_server(_without_knock(make_protocol), host, port, backlog=BACKLOG)
+        server = await self._gate.loop.create_server(
+            _without_knock(make_protocol), host, port, backlog=BACKLOG, reuse_port=self._sharing.reuse_port or None
+        )
         servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
@@ -317,7 +347,7 @@ class Listeners:
             try:
                 bound = await self._open_port(wanted[keys[0]], self._websocket_maker(paths))
             except OSError as error:
-                raise _not_listening(keys[0], wanted[keys[0]], error) from error
+                raise not_listening(keys[0], wanted[keys[0]], error) from error
             for key in keys:
                 self.addresses[key] = wanted[key].bound(bound)
 
@@ -325,7 +355,8 @@ class Listeners:
         return lambda knock: WebSocketProtocol(self._gate, paths, knock)
 
 
-def _not_listening(key: str, address: Address, error: OSError) -> ConfigError:
+def not_listening(key: str, address: Address, error: OSError) -> ConfigError:
+    """The error of a listener that can't be opened."""
     reason, hint = _reason_and_hint(address, error)
     return ConfigError([Problem(f"can't listen on {address}: {reason}{hint and '; '}{hint}", f"listen.{key}")])
 

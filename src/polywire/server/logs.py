@@ -20,10 +20,15 @@ FIELDS: Final = ("client", "user", "address", "protocol", "action", "channel", "
 """The fields a record may carry."""
 
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+TEXT_OF_NODE: Final = "%(asctime)s {node} %(levelname)s %(name)s: %(message)s"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object on a line for each record."""
+    """One JSON object on a line for each record. ``node`` is in it where there are several."""
+
+    def __init__(self, node: str = "") -> None:
+        super().__init__()
+        self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as a line."""
@@ -33,16 +38,19 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if self._node:
+            found["node"] = self._node
         found.update((name, getattr(record, name)) for name in FIELDS if getattr(record, name, None))
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
         return json.dumps(found, ensure_ascii=False, default=str)
 
 
-def set_up(wanted: Log) -> None:
-    """Log as configured, from now on. May be called again."""
+def set_up(wanted: Log, node: str = "") -> None:
+    """Log as configured, from now on. May be called again. ``node`` is the name of this one where there are several."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if wanted.format == "json" else logging.Formatter(TEXT))
+    text = TEXT_OF_NODE.format(node=node.replace("%", "%%")) if node else TEXT
+    handler.setFormatter(JsonFormatter(node) if wanted.format == "json" else logging.Formatter(text))
     level = getattr(logging, wanted.level.upper())
     logging.basicConfig(handlers=[handler], level=level, force=True)
 

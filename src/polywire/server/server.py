@@ -17,6 +17,7 @@ import gc
 import importlib.util
 import json
 import logging
+import os
 import resource
 import signal
 import socket
@@ -25,7 +26,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from polywire.errors import PolywireError
 from polywire.hub.hub import SERIES, SERIES_SHIFT, Hub
@@ -40,13 +41,15 @@ from polywire.server.address import Address
 from polywire.server.config import Config, ConfigError, Loaded, Problem
 from polywire.server.config.admission import Admission, load_certificates, make_admission, make_context
 from polywire.server.gate import Gate
-from polywire.server.listeners import Listeners
+from polywire.server.listeners import ALONE, Listeners, Sharing
 from polywire.server.logs import Seldom
 from polywire.server.metrics import Metrics
 
 if TYPE_CHECKING:
-    from polywire.server.fabric import NatsNode
+    from polywire.fabric import Membership
+    from polywire.server.fabric import Node
     from polywire.server.http import HttpServer
+    from polywire.server.ingest import Ingest
     from polywire.server.restoration import JournalKeeper
 
 COLLECT = (10_000, 20, 20)
@@ -94,14 +97,30 @@ LEAVE_TIME = 10.0
 log = logging.getLogger("polywire.server")
 
 
-def add_journal_pages(http: "HttpServer", folder: Path, gate: Gate) -> None:
+class Pages(Protocol):
+    """The pages of a supervisor, in the place of a hub's. It knows the nodes, too (``http.Cluster``)."""
+
+    def add(self, http: "HttpServer") -> None:
+        """Add them."""
+
+    async def page(self) -> bytes:
+        """The metrics."""
+
+    async def cluster(self) -> dict[str, object]:
+        """All nodes."""
+
+    async def drain_node(self, node: str) -> None:
+        """Make one of them end."""
+
+
+def add_journal_pages(http: "HttpServer", folder: Path, gate: Gate, ingest: "Ingest") -> None:
     """Add what there is only with a journal: its files, and publishing in parts that are applied once."""
     # Only a journal needs Arrow.
-    from polywire.server.ingest import Ingest  # noqa: PLC0415
+    from polywire.server.ingest import PublishPage  # noqa: PLC0415
     from polywire.server.journal_pages import JournalPages  # noqa: PLC0415
 
     http.add_page("/journal/", JournalPages(folder, gate, http).answer, below=True)
-    http.add_publisher("/publish", Ingest(gate, http))
+    http.add_publisher("/publish", PublishPage(http, ingest))
 
 
 def first_number(node: str) -> int:
@@ -120,31 +139,49 @@ def node_name(config: Config) -> str:
 
 
 class Server:
-    """One hub and its listeners."""
+    """One hub and its listeners.
 
-    def __init__(self, loaded: Loaded, *, insecure: bool = False) -> None:
+    A worker has a ``membership`` and its own ``name`` in the log, and its ``sharing`` says what it has in common with
+    the other workers. The supervisor has a hub too, for its ``pages`` on the HTTP listener and nothing else.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        *,
+        insecure: bool = False,
+        name: str = "",
+        membership: "Membership | None" = None,
+        sharing: Sharing = ALONE,
+        pages: Pages | None = None,
+    ) -> None:
         self._loaded = self._running = loaded
+        self._membership = membership
+        self._label = name
+        self._pages = pages
+        self._ingest: Ingest | None = None
         self._insecure = insecure
         self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
         self._node_name = node_name(loaded.config)
         self.hub = Hub(
             self._loop.call_soon,
             self._loop.call_later,
             time.time_ns,
             list(names()),
-            first_number=first_number("" if loaded.config.fabric.kind == "none" else self._node_name),
+            first_number=first_number(self._node_name if self._is_node() else ""),
         )
         self._warnings: dict[str, Seldom] = {}
         self.hub.on_warning = self._warn
         self.gate = Gate(self.hub, self._loop)
         self._admission = self._admit(loaded)
         self._tls: ssl.SSLContext | None = None
-        self._metrics = Metrics(self.hub, self.gate, self._loop)
+        self.metrics = Metrics(self.hub, self.gate, self._loop)
         self._http: HttpServer | None = None
-        self._listeners = Listeners(self.gate, self._open_http)
+        self._listeners = Listeners(self.gate, self._open_http, sharing)
         self._rpc = RpcBridge(self.hub, self.gate.limits)
         self._journal: JournalKeeper | None = None
-        self._node: NatsNode | None = None
+        self._node: Node | None = None
         self._about: dict[str, str] = {}  # what other nodes can read of this one
         self._idle: asyncio.TimerHandle | None = None
 
@@ -168,7 +205,7 @@ class Server:
                 words = f"can't open the journal: {where}: {reason}; use a directory that the hub can write to"
                 raise ConfigError([Problem(words, "journal.path")]) from error
         try:
-            if config.fabric.kind == "nats":
+            if self._is_node():
                 await self._join()
             await self._listeners.open(config.listen.addresses(), self._tls)
             self._about.update(self.ready())
@@ -177,14 +214,26 @@ class Server:
             raise
         self._heed_descriptors()
         BrokerInfo(self.hub).start()
-        self._metrics.start()
+        self.metrics.start()
         self._watch_idle()
 
-    def reload(self) -> list[str]:
-        """Apply the current configuration. A bad file changes nothing.
+    def heed(self, on_signal: Callable[[str], None]) -> None:
+        """Call this when a client wants the hub to ``stop`` or to ``terminate``."""
+        self.hub.on_signal = on_signal
+
+    async def reload(self) -> list[str]:
+        """Apply the current configuration, its rights to every client. A bad file changes nothing.
 
         Returns the sections that differ from those the hub was started with, and need a restart.
         """
+        left = self._apply()
+        logs.set_up(self._loaded.config.log, self._label)
+        renewed = asyncio.Event()
+        self.gate.when_renewed(renewed.set)
+        await renewed.wait()
+        return left
+
+    def _apply(self) -> list[str]:
         loaded = self._loaded.again()
         loaded.check(insecure=self._insecure)
         config = loaded.config
@@ -230,11 +279,17 @@ class Server:
             endpoint.goodbye()
         await self.close()
 
+    async def terminate(self) -> None:
+        """End now, whatever is left to write."""
+        for endpoint in list(self.gate.connections):
+            endpoint.abort()
+        await self.close()
+
     async def close(self) -> None:
         """End now: close every connection and let go of everything, the HTTP listener last."""
         self.gate.open = False
         self._listeners.close(http=False)
-        self._metrics.stop()
+        self.metrics.stop()
         if self._idle is not None:
             self._idle.cancel()
         for endpoint in list(self.gate.connections):
@@ -250,16 +305,25 @@ class Server:
             await asyncio.sleep(0)  # what ends with the connections is journaled too
         await self._close_last()
 
+    def _is_node(self) -> bool:
+        """Whether there are others."""
+        return self._membership is not None or self._running.config.fabric.kind == "nats"
+
     async def _join(self) -> None:
         """Become a node of the cluster."""
-        try:
-            from polywire.server.fabric import NatsNode  # noqa: PLC0415 - only a cluster needs nats-py
-        except ModuleNotFoundError as error:
-            words = f"a cluster on NATS needs {error.name}: pip install 'polywire[cluster]'"
-            raise ConfigError([Problem(words, "fabric.kind")]) from error
-        config = self._loaded.config
-        folder = config.journal.path if config.journal.enabled else None
-        node = NatsNode(config.fabric, self.hub, self._node_name, self._about, folder)
+        from polywire.server.fabric import nats_node, worker_node  # noqa: PLC0415 - a single hub has none of it
+
+        config, hub = self._loaded.config, self.hub
+        journal = config.journal.path if config.journal.enabled else None
+        if config.fabric.kind == "nats":
+            try:
+                node = nats_node(config.fabric, hub, self._node_name, self._about, journal)
+            except ModuleNotFoundError as error:
+                words = f"a cluster on NATS needs {error.name}: pip install 'polywire[cluster]'"
+                raise ConfigError([Problem(words, "fabric.kind")]) from error
+        else:
+            assert self._membership is not None  # noqa: S101 - see where this is called
+            node = worker_node(config.fabric, hub, self._membership, journal)
         await node.start()
         self._node = node
 
@@ -268,6 +332,8 @@ class Server:
             await self._node.stop()
         if self._http is not None:
             await self._http.stop_work()
+        if self._ingest is not None:
+            await self._ingest.close()
         if self._journal is not None:
             await self._journal.close()
         self._listeners.close()
@@ -275,16 +341,55 @@ class Server:
             await self._http.close()
         self.gate.close()
 
+    def status(self) -> dict[str, object]:
+        """What ``/v1/cluster`` shows of this hub by itself."""
+        found: dict[str, object] = {
+            "clients": len(self.hub.clients),
+            "subscriptions": len(self.hub.table),
+            "queues": len(self.hub.queues),
+        }
+        if self._node is not None:
+            found |= self._node.status()
+        return found
+
+    async def cluster(self) -> dict[str, object]:
+        """This hub, and what its membership knows of the others."""
+        state = "running" if self.gate.open else "draining"
+        uptime = round(self._loop.time() - self._started, 1)
+        own = {"node": self._node_name, "state": state, "pid": os.getpid(), "uptime": uptime, **self.status()}
+        return {"kind": self._loaded.config.fabric.kind, "nodes": [own]}
+
+    async def drain_node(self, node: str) -> None:
+        """Drain this hub. Other nodes are to be asked themselves."""
+        from polywire.server.http import Refused  # noqa: PLC0415 - only a hub with that listener needs aiohttp
+
+        if node != self._node_name:
+            raise Refused(404, f"this node is {self._node_name}; ask {node} itself")
+        if self.hub.on_signal is not None:
+            self.hub.on_signal("stop")
+
     async def _open_http(self, address: Address) -> "HttpServer":
         # Only a hub with this listener needs aiohttp.
         from polywire.server.http import HttpLimits, HttpServer  # noqa: PLC0415
 
         limits = HttpLimits(connections=http_connections())
-        self._http = HttpServer(self.gate, self._metrics, address, limits)
-        if self._loaded.config.journal.enabled:
-            add_journal_pages(self._http, self._loaded.config.journal.path, self.gate)
+        self._http = HttpServer(self.gate, self._pages or self.metrics, address, limits)
+        self._http.add_cluster(self._pages or self)
+        if self._pages is not None:
+            self._pages.add(self._http)
+        elif self._loaded.config.journal.enabled:
+            add_journal_pages(self._http, self._loaded.config.journal.path, self.gate, self.ingest)
         await self._http.start()
         return self._http
+
+    @property
+    def ingest(self) -> "Ingest":
+        """Publishes parts of the pipeline's queries; made when it is first needed."""
+        if self._ingest is None:
+            from polywire.server.ingest import Ingest  # noqa: PLC0415 - only a journal needs Arrow
+
+            self._ingest = Ingest(self.gate)
+        return self._ingest
 
     def ready(self) -> dict[str, str]:
         """The listeners and their addresses, as the ``ready`` line shows them."""
@@ -320,6 +425,7 @@ class Server:
         while self._loop.time() < end:
             busy = self.hub.services.under_way() or any(each.busy() for each in self.gate.connections)
             busy = busy or len(self.hub.work) > 0 or (self._http is not None and self._http.busy())
+            busy = busy or (self._ingest is not None and self._ingest.busy())
             if not busy:
                 return
             await asyncio.sleep(SETTLE_STEP)
@@ -334,22 +440,81 @@ class Server:
         self._idle = self._loop.call_later(1.0, self._watch_idle)
 
 
+class Service(Protocol):
+    """What is run: a hub, or the supervisor of several workers."""
+
+    def heed(self, on_signal: Callable[[str], None]) -> None:
+        """Call this when a client wants the hub to ``stop`` or to ``terminate``."""
+
+    @property
+    def loaded(self) -> Loaded:
+        """The configuration that is in effect."""
+
+    async def start(self) -> None:
+        """Listen. A ``ConfigError`` says why that is not possible."""
+
+    def ready(self) -> dict[str, str]:
+        """The listeners and their addresses."""
+
+    async def reload(self) -> list[str]:
+        """Apply the current configuration everywhere. Returns the sections that need a restart.
+
+        Where it can't be used nothing changes, and a ``PolywireError`` says why.
+        """
+
+    def refuse_new_work(self) -> None:
+        """Take no more clients and no more messages, from this moment on."""
+
+    async def drain(self) -> None:
+        """End without losing what was accepted."""
+
+    async def terminate(self) -> None:
+        """End now."""
+
+
+class Report(Protocol):
+    """Who wants to know how a service does."""
+
+    def started(self, service: Service) -> None:
+        """It listens."""
+
+    def draining(self) -> None:
+        """It is about to end."""
+
+    def ended(self) -> None:
+        """It has ended, even if that was by an error."""
+
+
 def serve(loaded: Loaded, *, insecure: bool = False, pid_file: Path | None = None) -> int:
     """Run the hub until SIGTERM, SIGINT or a client's signal. Returns the exit code.
 
     ``pid_file`` is where its runtime file goes instead of the usual place.
     """
-    logs.set_up(loaded.config.log)
+    return launch(lambda: Server(loaded, insecure=insecure), loaded, pid_file)
+
+
+def launch(make: Callable[[], Service], loaded: Loaded, pid_file: Path | None) -> int:
+    """Run a service as the process of a command, which prints its ``ready`` line and has a runtime file."""
+    prepare(loaded)
+    if pid_file is not None:
+        runtime.check_free(pid_file)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(_launched(make, pid_file))
+
+
+async def _launched(make: Callable[[], Service], pid_file: Path | None) -> int:
+    return await run(make(), _About(pid_file), Stopping())
+
+
+def prepare(loaded: Loaded, node: str = "") -> None:
+    """Make the process ready for a hub. ``node`` is its name in the log, where there are several."""
+    logs.set_up(loaded.config.log, node)
     tune_allocator()
     leave_out_pandas()
     raise_limit()
-    if pid_file is not None:
-        runtime.check_free(pid_file)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(loaded, insecure=insecure, pid_file=pid_file))
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Uvloop's loop where there is uvloop, else the standard one."""
     if importlib.util.find_spec("uvloop") is None:
         return None
@@ -357,44 +522,54 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _serve(loaded: Loaded, *, insecure: bool, pid_file: Path | None) -> int:
-    loop = asyncio.get_running_loop()
-    server = Server(loaded, insecure=insecure)
-    stopping = asyncio.Event()
-    at_once = asyncio.Event()
+class Stopping:
+    """Whether a service is to end, and how soon."""
 
-    def stop() -> None:
-        if stopping.is_set():
-            at_once.set()
-        stopping.set()
+    def __init__(self) -> None:
+        self.wanted = asyncio.Event()
+        self.at_once = asyncio.Event()
+
+    def stop(self) -> None:
+        """Drain; the second time, end at once."""
+        if self.wanted.is_set():
+            self.at_once.set()
+        self.wanted.set()
+
+    def terminate(self) -> None:
+        """End at once."""
+        self.at_once.set()
+        self.wanted.set()
+
+
+async def run(service: Service, report: Report, stopping: Stopping) -> int:
+    """Run a service from its start to its end. Returns the exit code."""
+    loop = asyncio.get_running_loop()
 
     def signalled(what: str) -> None:
         """A client's signal: ``stop`` drains, ``terminate`` does not."""
         log.warning("a client asked the hub to %s", what)
-        server.refuse_new_work()
+        service.refuse_new_work()
         if what == "terminate":
-            at_once.set()
-        stopping.set()
+            stopping.terminate()
+        else:
+            stopping.wanted.set()
 
-    await server.start()
-    server.hub.on_signal = signalled
+    service.heed(signalled)
+    await service.start()
     for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, stop)
-    about = _About(server)
-    loop.add_signal_handler(signal.SIGHUP, about.reload)
-    about.create(pid_file)
+        loop.add_signal_handler(each, stopping.stop)
     gc.collect()
     gc.freeze()  # what is here now stays; the collector need not look at it again
     gc.set_threshold(*COLLECT)
-    print("ready " + json.dumps(server.ready()), flush=True)  # noqa: T201 - the contract with the process that started us
+    report.started(service)
     try:
-        await stopping.wait()
-        if not at_once.is_set():
-            server.refuse_new_work()  # at once: the log reports what has happened, not what will
-            about.tell(draining=True)
+        await stopping.wanted.wait()
+        if not stopping.at_once.is_set():
+            service.refuse_new_work()  # at once: the log reports what has happened, not what will
+            report.draining()
             log.info("draining")
-            draining = asyncio.create_task(server.drain())
-            ended = asyncio.create_task(at_once.wait())
+            draining = asyncio.create_task(service.drain())
+            ended = asyncio.create_task(stopping.at_once.wait())
             await asyncio.wait({draining, ended}, return_when=asyncio.FIRST_COMPLETED)
             ended.cancel()
             if draining.done():
@@ -402,55 +577,64 @@ async def _serve(loaded: Loaded, *, insecure: bool, pid_file: Path | None) -> in
                 log.info("stopped")
                 return 0
             draining.cancel()
-        for endpoint in list(server.gate.connections):
-            endpoint.abort()
-        await server.close()
+            with contextlib.suppress(asyncio.CancelledError):
+                await draining
+        await service.terminate()
         log.info("stopped at once")
         return 0
     finally:
-        about.remove()
+        report.ended()
 
 
 class _About:
-    """What other programs can see of this hub: its runtime file, and how its last reload ended."""
+    """What other programs can see of this hub: its ready line, its runtime file, and how its last reload ended."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
         self._file: runtime.RuntimeFile | None = None
         self._reloads = 0
+        self._reloading: asyncio.Task[None] | None = None
 
-    def create(self, path: Path | None) -> None:
-        """Write the runtime file."""
+    def started(self, service: Service) -> None:
+        """Write the runtime file and the ready line."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._reload, service)
         try:
-            self._file = runtime.create(path, self._server.loaded, self._server.ready())
+            self._file = runtime.create(self._path, service.loaded, service.ready())
         except OSError as error:
             words = "no runtime file (%s): polywire status, reload and stop will not find this hub"
             log.warning(words, error)
+        line = "ready " + json.dumps(service.ready())
+        print(line, flush=True)  # noqa: T201 - the contract with the process that started us
 
-    def reload(self) -> None:
-        """SIGHUP: apply the current configuration."""
+    def _reload(self, service: Service) -> None:
+        """SIGHUP: apply the current configuration, once the reload before this one has ended."""
+        self._reloading = asyncio.get_running_loop().create_task(self._reload_after(self._reloading, service))
+
+    async def _reload_after(self, before: "asyncio.Task[None] | None", service: Service) -> None:
+        if before is not None:
+            await before
         try:
-            left = self._server.reload()
+            left = await service.reload()
         except PolywireError as error:
             log.error("reload failed, nothing has changed: %s", error)  # noqa: TRY400 - the message says it all
-            self._report(str(error))
-        else:
-            logs.set_up(self._server.loaded.config.log)
-            self._server.gate.when_renewed(lambda: self._reloaded(left))
-
-    def _reloaded(self, left: list[str]) -> None:
-        """The new configuration is in effect, its rules for every client."""
+            self._report(service, str(error))
+            return
         log.info("configuration reloaded")
         for section in left:
             log.warning("[%s] has changed, which takes effect at the next start", section)
-        self._report(left=tuple(left))
+        self._report(service, left=tuple(left))
 
-    def _report(self, problem: str = "", left: tuple[str, ...] = ()) -> None:
+    def _report(self, service: Service, problem: str = "", left: tuple[str, ...] = ()) -> None:
         self._reloads += 1
         done = runtime.Reload(self._reloads, time.time(), problem, left)
-        self.tell(reload=done, drain_time=self._server.loaded.config.limits.drain_time)
+        self._tell(reload=done, drain_time=service.loaded.config.limits.drain_time)
 
-    def tell(self, **changes: object) -> None:
+    def draining(self) -> None:
+        """The hub is about to end."""
+        self._tell(draining=True)
+
+    def _tell(self, **changes: object) -> None:
         """Change what the runtime file says."""
         if self._file is not None:
             try:
@@ -458,7 +642,9 @@ class _About:
             except OSError as error:
                 log.warning("the runtime file can't be written: %s", error)
 
-    def remove(self) -> None:
+    def ended(self) -> None:
         """The hub has ended."""
+        if self._reloading is not None:
+            self._reloading.cancel()
         if self._file is not None:
             self._file.remove()
