@@ -36,11 +36,28 @@ def random_cuts(seed: int) -> Cut:
     return cut
 
 
-class Proxy:
-    """Listens on ``port`` and goes on to ``target``. After ``most`` bytes of one direction both sides are cut off."""
+def dial_loopback(port: int) -> socket.socket:
+    """A connection to a port of this machine."""
+    return socket.create_connection(("127.0.0.1", port), timeout=30)
 
-    def __init__(self, target: int, cut: Cut = whole, *, delay: float = 0.0, most: int | None = None) -> None:
+
+class Proxy:
+    """Listens on ``port`` and goes on to ``target``. After ``most`` bytes of one direction both sides are cut off.
+
+    ``dial`` opens the connections to the target; it raises ``OSError`` where that is not possible.
+    """
+
+    def __init__(
+        self,
+        target: int,
+        cut: Cut = whole,
+        *,
+        delay: float = 0.0,
+        most: int | None = None,
+        dial: Callable[[int], socket.socket] = dial_loopback,
+    ) -> None:
         self._target = target
+        self._dial = dial
         self._cut = cut
         self._delay = delay
         self._most = most
@@ -82,7 +99,7 @@ class Proxy:
             except OSError:
                 return
             try:
-                server = socket.create_connection(("127.0.0.1", self._target), timeout=30)
+                server = self._dial(self._target)
             except OSError:  # nobody is there, which the client notices so
                 client.close()
                 continue
