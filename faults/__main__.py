@@ -5,6 +5,7 @@ examples:
   python -m faults kills --kills 50 --seed 7       rounds of 20 kills with the seeds 7, 8 and 9
   python -m faults kills --only power,torn         kills and these faults
   python -m faults kills --only none               kills alone
+  python -m faults cluster --rounds 3              workers that fail, with clients of all protocols on others
   python -m faults attacks                         every attack by itself, beside well-behaved clients
   python -m faults pipeline --kills 50 --seed 26   the pipeline's parts, both hubs included, 50 times
   python -m faults soak --minutes 5                churn on all protocols, memory sampled each 10 s
@@ -15,9 +16,10 @@ import secrets
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from faults import pipeline, soak
+from faults import cluster, soak
 from faults.attacks import MEMORY, P99, attacked
 from faults.kills import FAULTS, LIVES, FailureError, campaign
 from tests.faults.attackers import ATTACKS
@@ -32,10 +34,19 @@ def say(words: str) -> None:
 
 def fault_names(text: str) -> frozenset[str]:
     """The faults that are listed, separated by commas."""
+    return _chosen(text, FAULTS)
+
+
+def cluster_faults(text: str) -> frozenset[str]:
+    """Those of a cluster."""
+    return _chosen(text, cluster.FAULTS)
+
+
+def _chosen(text: str, faults: Mapping[str, str]) -> frozenset[str]:
     names = frozenset(name for name in text.split(",") if name != "none")
-    unknown = names - FAULTS.keys()
+    unknown = names - faults.keys()
     if unknown:
-        raise argparse.ArgumentTypeError(f"no fault {', '.join(unknown)}; there are {', '.join(FAULTS)}")
+        raise argparse.ArgumentTypeError(f"no fault {', '.join(unknown)}; there are {', '.join(faults)}")
     return names
 
 
@@ -60,19 +71,21 @@ def run_kills(options: argparse.Namespace) -> int:
     return 0
 
 
-def run_pipeline(options: argparse.Namespace) -> int:
-    """Kill the pipeline's parts, and report."""
+def run_cluster(options: argparse.Namespace) -> int:
+    """Let nodes fail, and report."""
     seed = secrets.randbits(31) if options.seed is None else options.seed
-    say(f"{options.kills} kills, seed {seed}")
+    say(f"{options.rounds} rounds, seed {seed}, faults: {', '.join(sorted(options.only))}")
     started = time.monotonic()
     try:
-        tally = pipeline.campaign(seed, options.kills, minutes=options.minutes, say=say, keep=options.keep.absolute())
-    except pipeline.FailureError as error:
-        say(f"\nFAILED: {error.reason}\njournals, lake and the drivers' log are in {error.kept}")
-        say(f"to repeat it: python -m faults pipeline --seed {seed} --kills {options.kills}")
+        tally = cluster.campaign(seed, options.rounds, only=options.only, say=say, keep=options.keep.absolute())
+    except FailureError as error:
+        say(f"\nFAILED in the round with seed {error.seed}: {error.reason}")
+        say(f"the hub's log ends with:\n{error.log}\nits journals are in {error.kept}")
+        only = ",".join(sorted(options.only))
+        say(f"to repeat it: python -m faults cluster --seed {error.seed} --rounds 1 --only {only}")
         return 1
-    say(f"\nevery row is there once, after {(time.monotonic() - started) / 60:.1f} min:")
-    say("\n".join(f"  {what:<48} {count:>9,}" for what, count in tally.items()))
+    minutes = (time.monotonic() - started) / 60
+    say("\n".join([f"\nnothing acknowledged was lost, in {minutes:.1f} min:", *tally.lines()]))
     return 0
 
 
@@ -129,6 +142,17 @@ def main() -> int:
     kills.add_argument("--only", type=fault_names, default=frozenset(FAULTS), metavar="FAULT,...", help="see below")
     kills.add_argument("--keep", type=Path, default=KEPT, help="where the journal of a failure is kept")
     kills.set_defaults(run=run_kills)
+    listed = "\n".join(f"  {name:<14} {what}" for name, what in cluster.FAULTS.items())
+    nodes = commands.add_parser(
+        "cluster", help="let the nodes of a cluster fail", epilog=f"faults:\n{listed}", formatter_class=words
+    )
+    nodes.add_argument("--rounds", type=int, default=10, help="how many clusters (default: 10)")
+    nodes.add_argument("--seed", type=int, help="of the first round; each round adds one (default: random)")
+    nodes.add_argument(
+        "--only", type=cluster_faults, default=frozenset(cluster.FAULTS), metavar="FAULT,...", help="see below"
+    )
+    nodes.add_argument("--keep", type=Path, default=KEPT, help="where the journals of a failure are kept")
+    nodes.set_defaults(run=run_cluster)
     attacks = commands.add_parser("attacks", help="attack the hub beside well-behaved clients, and measure these")
     attacks.add_argument("--seconds", type=float, default=6.0, help="of each attack (default: 6)")
     attacks.add_argument("--only", metavar="ATTACK,...", help="only these (default: all)")

@@ -39,13 +39,17 @@ class UnavailableError(Exception):
 
 @dataclass
 class Life:
-    """One life of the hub as its clients see it. The two flags say what they have to put up with."""
+    """One life of the hub as its clients see it. The two flags say what they have to put up with.
+
+    ``elsewhere`` are the addresses of another node of a cluster, for the other end of a call.
+    """
 
     addresses: Mapping[str, str]
     pace: float = 0.0
     cuts: bool = False
     refusals: bool = False
     dying: threading.Event = field(default_factory=threading.Event)
+    elsewhere: Mapping[str, str] | None = None
 
 
 class Worker:
@@ -385,7 +389,8 @@ class Caller(Worker):
         caller_kind, provider_kind = next(self.PAIRS)
         self.name = f"caller {caller_kind} of a service over {provider_kind}"
         try:
-            with speak(caller_kind, life.addresses) as caller, speak(provider_kind, life.addresses) as provider:
+            there = life.elsewhere or life.addresses
+            with speak(caller_kind, life.addresses) as caller, speak(provider_kind, there) as provider:
                 self._call(life, caller, provider)
         except RefusedError:
             if not life.cuts:  # only there a provider goes before its caller does
