@@ -21,7 +21,7 @@ NODE_TOOLS := clients/javascript/node_modules/.package-lock.json
 SPARK := $(VENV)/.spark/classes
 BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 
-.PHONY: help setup lock build proto docs site prepare test lint format conformance fuzz faults soak bench bench-wire bench-hub bench-journal bench-clients bench-pipeline demo run package clean
+.PHONY: help setup lock build proto docs site test lint format conformance fuzz faults soak bench bench-wire bench-hub bench-journal bench-clients bench-cluster bench-pipeline demo run package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -113,7 +113,7 @@ faults: setup ## attack the hub, kill it KILLS (default 1000) times amid other f
 soak: setup ## churn on all protocols for MINUTES (default 20); memory must stay flat
 	@$(BIN)/python -m faults soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-bench: bench-wire bench-hub bench-journal bench-clients bench-pipeline ## run all benchmarks
+bench: bench-wire bench-hub bench-journal bench-clients bench-cluster bench-pipeline ## run all benchmarks
 
 bench-wire: setup ## ns per frame of each codec, compiled and interpreted
 	@$(BIN)/python -m benchmarks.wire
@@ -126,6 +126,9 @@ bench-journal: setup ## the journal against none, nats-server and Mosquitto; sta
 
 bench-clients: setup ## our clients against aiomqtt, nats-py and grpc.aio; how long the import takes
 	@$(BIN)/python -m benchmarks.clients
+
+bench-cluster: setup ## hubs that are one, against nats-server over a route: throughput, latency, cost of a message
+	@$(BIN)/python -m benchmarks.cluster
 
 bench-pipeline: setup ## the pipeline: throughput, delay, cost of a step without rows
 	@$(BIN)/python -m benchmarks.pipeline

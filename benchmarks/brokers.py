@@ -8,23 +8,27 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 START_SECONDS = 30
 
 
 @contextlib.contextmanager
-def polywire(*sets: str, source: Path | None = None) -> Iterator[tuple[dict[str, int], int]]:
+def polywire(
+    *sets: str, source: Path | None = None, arguments: tuple[str, ...] = ()
+) -> Iterator[tuple[dict[str, int], int]]:
     """A hub on free ports, without a journal. Gives the ports by listener, and the process id.
 
-    ``source`` is where another version of polywire is.
+    ``source`` is where another version of polywire is, ``arguments`` are further ones of ``polywire serve``.
     """
     keys = ("http", "umq", "micromsg", "fmqp", "mqtt", "mqtt_ws", "sabc", "sabc_ws")
     schemes = {"http": "http", "umq": "ws", "mqtt_ws": "ws", "sabc_ws": "ws"}
     paths = {"umq": "/umq", "mqtt_ws": "/mqtt", "sabc_ws": "/sabc"}
     listen = [f"listen.{key}={schemes.get(key, 'tcp')}://127.0.0.1:0{paths.get(key, '')}" for key in keys]
-    command = [sys.executable, "-m", "polywire", "serve"]
+    command = [sys.executable, "-m", "polywire", "serve", *arguments]
     for each in [*listen, "journal.enabled=false", *sets]:
         command += ["--set", each]
     environment = os.environ if source is None else os.environ | {"PYTHONPATH": str(source)}
@@ -41,14 +45,97 @@ def polywire(*sets: str, source: Path | None = None) -> Iterator[tuple[dict[str,
             process.kill()
 
 
+class WorkerPort(int):
+    """A port that several workers share, and the process of the one that is to accept the connections."""
+
+    pid: int
+
+    def __new__(cls, port: int, pid: int) -> Self:
+        """A port of one worker."""
+        made = super().__new__(cls, port)
+        made.pid = pid
+        return made
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return WorkerPort, (int(self), self.pid)
+
+
+@contextlib.contextmanager
+def workers(count: int, *sets: str) -> Iterator[list[dict[str, int]]]:
+    """A hub with workers. Gives the ports of each by listener; ``http`` is the same for all."""
+    with polywire(*sets, arguments=("--workers", str(count))) as (ports, _):
+        found = []
+        for node in cluster(ports["http"])["nodes"]:
+            mine = {key: WorkerPort(port, node["pid"]) for key, port in ports.items()}
+            found.append({**mine, "http": ports["http"]})
+        yield found
+
+
+def cluster(port: int) -> dict[str, Any]:
+    """What ``/v1/cluster`` says at an HTTP listener."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/cluster", timeout=10) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+@contextlib.contextmanager
+def nats_hubs(count: int, servers: Sequence[int], *sets: str) -> Iterator[list[tuple[dict[str, int], int]]]:
+    """Hubs that are one on NATS, each with a server of its own. Gives the ports and the process of each."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for number in range(count):
+            server = servers[number % len(servers)]
+            settings = [
+                "fabric.kind=nats",
+                f"fabric.node=hub-{number + 1}",
+                f'fabric.url=["nats://127.0.0.1:{server}"]',
+                *sets,
+            ]
+            found.append(stack.enter_context(polywire(*settings)))
+        end = time.monotonic() + START_SECONDS
+        while any(_links_up(ports["http"]) < count - 1 for ports, _ in found):
+            if time.monotonic() > end:
+                raise RuntimeError("the hubs have not found each other")
+            time.sleep(0.05)
+        yield found
+
+
+def _links_up(port: int) -> int:
+    return sum(link["up"] for node in cluster(port)["nodes"] for link in node.get("links", {}).values())
+
+
+@contextlib.contextmanager
+def nats_cluster(count: int, folder: Path | None = None) -> Iterator[list[int]]:
+    """Servers with routes between them, with JetStream where there is a folder. Gives their ports."""
+    ports = [free_port() for _ in range(count)]
+    routes = [free_port() for _ in range(count)]
+    with contextlib.ExitStack() as stack:
+        for number, port in enumerate(ports):
+            words = ["--cluster_name", "bench", "-n", f"nats-{number}"]
+            words += ["--cluster", f"nats://127.0.0.1:{routes[number]}"]
+            words += ["--routes", ",".join(f"nats://127.0.0.1:{each}" for each in routes)]
+            if folder is not None:
+                config = folder / f"nats-{number}.conf"
+                config.write_text(f'jetstream {{ store_dir: "{folder}/{number}", sync_interval: always }}\n')
+                words += ["-c", str(config)]
+            stack.enter_context(_nats(port, *words))
+        time.sleep(2)  # until they have found each other, and a leader
+        yield ports
+
+
 @contextlib.contextmanager
 def nats_server() -> Iterator[tuple[int, int]]:
     """A nats-server on a free port. Gives the port and the process id."""
+    with _nats(free_port()) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def _nats(port: int, *words: str) -> Iterator[tuple[int, int]]:
     program = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
     if program is None:
         raise RuntimeError("nats-server is not installed; run 'make setup'")
-    port = free_port()
-    command = [program, "-a", "127.0.0.1", "-p", str(port)]
+    command = [program, "-a", "127.0.0.1", "-p", str(port), *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             wait_for(port)

@@ -14,6 +14,9 @@ TOPICS = [f"sensors/room{number:02}/temperature" for number in range(16)]
 SUBSCRIBERS = 8
 BLOCK_ROUNDS = 64
 SECONDS = 90
+SETTLE = 0.3
+"""Seconds from a subscription at one node to a publication at another: nothing tells when the other knows."""
+
 ACK = b"\x40\x02\x00\x00"
 """A PUBACK before its packet id is filled in."""
 
@@ -91,6 +94,7 @@ def throughput(publisher: str, subscriber: str, ports: tuple[int, int], messages
     clients = peer(publisher)
     with clients.publisher(ports[0]) as connection:
         connection.settimeout(SECONDS)
+        time.sleep(SETTLE)
         writes = messages // (len(TOPICS) * BLOCK_ROUNDS)
         blocks = clients.blocks(TOPICS, BODY, BLOCK_ROUNDS, writes)
         if clients.numbered is not None:
@@ -116,20 +120,24 @@ def drain(connection: socket.socket) -> None:
         return
 
 
-def latency(name: str, port: int, count: int) -> tuple[float, float]:
-    """p50 and p99, in µs, of one message there and back."""
-    cuts = statistics.quantiles(round_trips(name, port, count), n=100)
+def latency(name: str, port: int, count: int, *, publish_at: int | None = None) -> tuple[float, float]:
+    """p50 and p99, in µs, of one message there and back. ``publish_at`` is where it is published, if not there."""
+    cuts = statistics.quantiles(round_trips(name, port, count, publish_at), n=100)
     return cuts[49], cuts[98]
 
 
-def round_trips(name: str, port: int, count: int) -> list[float]:
+def round_trips(name: str, port: int, count: int, publish_at: int | None = None) -> list[float]:
     """How long single messages take there and back, in µs; the first tenth of ``count`` is left out."""
     clients = peer(name)
     frame = clients.frame("latency/probe", BODY)
     size = clients.received("latency/probe", BODY)
     buffer = bytearray(1 << 16)
     times = []
-    with clients.subscribe(port, ["latency/probe"]) as subscriber, clients.publisher(port) as publisher:
+    with (
+        clients.subscribe(port, ["latency/probe"]) as subscriber,
+        clients.publisher(port if publish_at is None else publish_at) as publisher,
+    ):
+        time.sleep(SETTLE)  # until the node that it is published at knows of the subscriber
         for _ in range(count):
             started = time.perf_counter()
             publisher.sendall(frame)

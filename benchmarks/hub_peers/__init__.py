@@ -9,6 +9,9 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.brokers import WorkerPort
+from tests.doors import dial_worker
+
 BODY = b"x" * 64
 MARKER = "marker/of/subscribers"
 
@@ -52,8 +55,11 @@ def peer(name: str) -> Peer:
 
 
 def connect(port: int) -> socket.socket:
-    """A connection to the broker."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    """A connection to the broker, or to the worker that a port names."""
+    if isinstance(port, WorkerPort):
+        connection = dial_worker(port, port.pid)
+    else:
+        connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
