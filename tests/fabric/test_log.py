@@ -8,9 +8,11 @@ from typing import Any
 
 import nats
 import pytest
+from nats.js.errors import NotFoundError
 
 from polywire.fabric import log as log_module
-from polywire.fabric.log import LogLost, ShardLog
+from polywire.fabric.log import ShardLog
+from polywire.fabric.membership import Contents, LogLost
 from polywire.hub.client import Client, Counters
 from polywire.hub.message import Message
 from polywire.hub.outbox import NOWHERE, Flusher, Outbox
@@ -60,7 +62,7 @@ class Writer:
 @contextlib.asynccontextmanager
 async def owner(
     servers: NatsCluster, stream: str, term: int, lost: list[str] | None = None
-) -> AsyncIterator[tuple[Writer, log_module.Contents]]:
+) -> AsyncIterator[tuple[Writer, Contents]]:
     client = await nats.connect(list(servers.urls), reconnect_time_wait=0.1, max_reconnect_attempts=-1)
     try:
         shard = ShardLog(
@@ -78,7 +80,7 @@ async def owner(
         await client.close()
 
 
-def bodies(contents: log_module.Contents) -> list[bytes]:
+def bodies(contents: Contents) -> list[bytes]:
     return [message_of(row).body for row in contents.rows.to_pylist() if row["kind"] == "enqueue"]
 
 
@@ -177,6 +179,32 @@ def test_a_snapshot_of_nothing_keeps_the_offsets(servers: NatsCluster, stream: s
             await writer.shard.compact()
         async with owner(servers, stream, 2) as (_, contents):
             assert (contents.rows.num_rows, contents.next_offset) == (0, 2)
+
+    asyncio.run(run())
+
+
+def test_two_owners_that_find_no_log_do_not_both_begin_it(servers: NatsCluster, stream: str) -> None:
+    lost: list[str] = []
+
+    async def run() -> None:
+        async with owner(servers, stream, 1) as (one, _), owner(servers, stream, 2, lost) as (other, _):
+            one.put(b"one")
+            await one.flushed()
+            other.put(b"two")
+            await other.flushed()
+            assert (one.stored, other.stored) == ([1], [])
+            assert lost == [f"the log {stream}: another node has begun it meanwhile"]
+            async with owner(servers, stream, 2) as (_, contents):
+                assert bodies(contents) == [b"one"]
+
+    asyncio.run(run())
+
+
+def test_a_shard_without_queues_has_no_stream(servers: NatsCluster, stream: str) -> None:
+    async def run() -> None:
+        async with owner(servers, stream, 1) as (writer, _):
+            with pytest.raises(NotFoundError):
+                await writer.shard._js.stream_info(stream)
 
     asyncio.run(run())
 

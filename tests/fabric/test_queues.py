@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polywire.fabric.frames import LinkError
-from polywire.fabric.log import Contents, LogLost, _folded
-from polywire.fabric.membership import shard_of
+from polywire.fabric.log import _folded
+from polywire.fabric.membership import Contents, LogLost, shard_of
 from polywire.fabric.queues import Queues, QueueSettings, decode
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
@@ -504,6 +504,25 @@ def test_an_owner_hands_out_nothing_once_its_lease_is_over() -> None:
         assert not b.queues.faults
 
     run(test, store=Store())
+
+
+def test_a_publisher_whose_message_was_not_stored_when_the_shard_was_lost_is_told() -> None:
+    kept = Store(held=True)
+
+    async def test(mesh: Mesh) -> None:
+        a, b = (mesh.start(name) for name in "ab")
+        mesh.give(SHARD, "a")
+        await settle()
+        told = a.publish(b"one")
+        await settle()
+        assert told == []
+        mesh.give(SHARD, "b")
+        await until(lambda: told == ["failed"] and b.queues.owns(QUEUE))
+        kept.release()
+        await settle()
+        assert QUEUE not in b.hub.queues
+
+    run(test, store=kept)
 
 
 def test_a_lease_that_was_renewed_in_time_changes_nothing() -> None:

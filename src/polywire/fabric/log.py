@@ -33,6 +33,7 @@ from nats.js.errors import APIError, NotFoundError
 from pyarrow import ipc
 
 from polywire.errors import PolywireError
+from polywire.fabric.membership import Contents, LogLost
 from polywire.journal.columns import Columns
 from polywire.journal.committer import BatchMaker
 from polywire.journal.format import PLAIN_SCHEMA, WRITE_OPTIONS
@@ -62,11 +63,7 @@ SLICE_OCTETS: Final = 512 << 10
 log = logging.getLogger("polywire.fabric")
 
 
-class LogLost(PolywireError):  # noqa: N818 - it is not this node's fault
-    """Another node has taken the log over."""
-
-
-class LogDamaged(PolywireError):  # noqa: N818 - as above
+class LogDamaged(PolywireError):  # noqa: N818 - as LogLost
     """The stream holds what this version can't read, or lacks something."""
 
 
@@ -84,15 +81,6 @@ class _About(msgspec.Struct, frozen=True, omit_defaults=True):
     seen: dict[str, int] = {}
     snapshot: int = 0
     last: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """What is in a log: rows that still mean something, the next offset, and how far requests were answered."""
-
-    rows: pa.Table
-    next_offset: int
-    seen: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -121,10 +109,10 @@ class _Reading:
 
 @final
 class ShardLog:
-    """The log of one shard, from when this node has taken it over. ``lost`` is called when another node has it.
+    """The log of one shard, since this node has taken it over. ``lost`` is called if it can't be written any more.
 
-    ``stream`` names the stream and ``subject`` what its messages are published to. Nothing here is about which shard it
-    is, or when it may be taken.
+    ``stream`` names the stream and ``subject`` what its messages are published to. The stream is created with the first
+    message, as most shards of a small cluster have no queues.
     """
 
     def __init__(
@@ -149,7 +137,7 @@ class ShardLog:
         self._empty.set()
         self._writer: asyncio.Task[None] | None = None
         self._compaction: asyncio.Task[None] | None = None
-        self._seen: dict[str, int] = {}
+        self._exists = True
         self.over = False
         self.batches = 0
         self.retries = 0
@@ -161,10 +149,14 @@ class ShardLog:
         ``LogLost`` where a later term has it already.
         """
         self.term = term
-        await self._create()
-        await self._claim()
-        found = await self._read(self._sequence)
-        self._seen = found.seen
+        try:
+            await self._js.stream_info(self.stream)
+        except NotFoundError:
+            self._exists = False
+            found = Contents(PLAIN_SCHEMA.empty_table(), 0, {})
+        else:
+            await self._claim()
+            found = await self._read(self._sequence)
         self._writer = asyncio.create_task(self._write())
         return found
 
@@ -175,7 +167,6 @@ class ShardLog:
 
     def append(self, columns: Columns, seen: Mapping[str, int], done: Callable[[], None]) -> None:
         """Write closed columns. ``done`` is called once they are stored on as many servers as are wanted."""
-        self._seen.update(seen)
         payload = _encoded(self._maker.make(columns))
         self._add(payload, dict(seen), done)
         if self._octets > max(SNAPSHOT_AFTER, self._snapshot_octets) and self._compaction is None:
@@ -197,7 +188,8 @@ class ShardLog:
     async def compact(self) -> None:
         """Write a snapshot now, and delete what it takes the place of."""
         await self.flushed()
-        await self._compact()
+        if self._exists:
+            await self._compact()
 
     def status(self) -> dict[str, object]:
         """What operators may want to know."""
@@ -211,6 +203,7 @@ class ShardLog:
         }
 
     async def _create(self) -> None:
+        """Create the stream, unless another owner has: then its messages are to be read first."""
         config = StreamConfig(
             name=self.stream,
             subjects=[self._subject],
@@ -221,10 +214,17 @@ class ShardLog:
             max_age=0,
             duplicate_window=1,  # the sequence numbers do that
         )
+        await self._js.add_stream(config)
+        about = (await self._last())[1]
+        if about is not None and (about.term, about.number) != (self.term, 0):
+            self._give_up("another node has begun it meanwhile")
+            return
         try:
-            await self._js.stream_info(self.stream)
-        except NotFoundError:
-            await self._js.add_stream(config)
+            await self._claim()
+        except LogLost as error:
+            self._give_up(str(error))
+            return
+        self._exists = True
 
     async def _last(self) -> tuple[int, _About | None]:
         """The last message: its sequence number, and what it is."""
@@ -275,13 +275,18 @@ class ShardLog:
             except (NatsError, TimeoutError) as error:
                 log.debug("the log %s: %s", self.stream, str(error) or type(error).__name__)
                 self.retries += 1
-                await self._recover()
+                if self._exists:
+                    await self._recover()
+                else:
+                    await asyncio.sleep(RETRY_SECONDS)
 
     async def _send_some(self) -> None:
         if not self._waiting and not self._flight:
             self._empty.set()
             self._wake.clear()
             await self._wake.wait()
+        if not self._exists:
+            await self._create()
         while self._waiting and len(self._flight) < IN_FLIGHT:
             piece = self._waiting.popleft()
             self._flight.append(piece)
@@ -291,6 +296,8 @@ class ShardLog:
 
     async def _await_one(self) -> None:
         """The oldest message in flight is stored, or something new is to be sent."""
+        if not self._flight:  # it was lost
+            return
         piece = self._flight[0]
         assert piece.sent is not None  # noqa: S101 - it is in flight
         answer = await asyncio.wait_for(asyncio.shield(piece.sent), ACK_SECONDS)

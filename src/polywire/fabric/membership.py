@@ -7,10 +7,15 @@ through ``Membership``, in the event loop's thread. Nothing here does IO.
 import hashlib
 import re
 import zlib
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
 from polywire.errors import PolywireError
+from polywire.journal.columns import Columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 CLUSTER_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -78,6 +83,45 @@ class Membership(Protocol):
 
     def status(self) -> dict[str, object]:
         """What operators may want to know: for ``/metrics``, ``/v1/cluster`` and ``polywire cluster status``."""
+
+
+class LogLost(PolywireError):  # noqa: N818 - it is not this node's fault
+    """Another node has taken the log over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What is in a log: a table of rows that still mean something, the next offset, and up to where requests were done.
+
+    ``seen`` has the number of the last one by the node's name and life.
+    """
+
+    rows: "pa.Table"
+    next_offset: int
+    seen: dict[str, int]
+
+
+class Log(Protocol):
+    """The log of a shard that is kept by the engine, on several machines: ``log.py`` has one in NATS."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether rows had better be gathered."""
+
+    async def take_over(self, term: int) -> Contents:
+        """Become the owner."""
+
+    def append(self, columns: Columns, seen: Mapping[str, int], done: Callable[[], None]) -> None:
+        """Write rows."""
+
+    async def flushed(self) -> None:
+        """Wait until all is stored."""
+
+    async def close(self) -> None:
+        """Write no more."""
+
+    def status(self) -> dict[str, object]:
+        """What operators may want to know."""
 
 
 def shard_of(queue: str) -> int:

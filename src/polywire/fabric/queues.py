@@ -23,14 +23,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol, cast, final
+from typing import Final, NamedTuple, Protocol, cast, final
 
 import msgspec
 
 from polywire.fabric.fabric import Fabric
 from polywire.fabric.frames import LinkError, Published, Queued, message_of, published
-from polywire.fabric.log import Contents, LogLost
-from polywire.fabric.membership import Membership, shard_of
+from polywire.fabric.membership import Contents, Log, LogLost, Membership, shard_of
 from polywire.hub.client import Client, Promise
 from polywire.hub.hub import QUEUE_PREFIX, Hub
 from polywire.hub.message import Message
@@ -38,7 +37,6 @@ from polywire.hub.peer import Refused
 from polywire.hub.queues import UNACKNOWLEDGED, Consumer, Delivery, Lender, Queue, Sharing, footprint
 from polywire.hub.recorder import Recorder
 from polywire.hub.recorder import message_of as message_of_row
-from polywire.journal.columns import Columns
 from polywire.journal.kinds import NO_PROTOCOL
 
 CREDIT: Final = 32
@@ -167,29 +165,6 @@ class Links(Protocol):
         """Send a record to a node that is there: in order, and reliably unless its link begins again."""
 
 
-class Log(Protocol):
-    """A shard's log, as ``ShardLog`` is one."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether rows had better be gathered."""
-
-    async def take_over(self, term: int) -> Contents:
-        """Become the owner."""
-
-    def append(self, columns: Columns, seen: Mapping[str, int], done: Callable[[], None]) -> None:
-        """Write rows."""
-
-    async def flushed(self) -> None:
-        """Wait until all is stored."""
-
-    async def close(self) -> None:
-        """Write no more."""
-
-    def status(self) -> dict[str, object]:
-        """What operators may want to know."""
-
-
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
     """``open_log`` makes the log of a shard, None without replicas; its last parameter is called when it is lost.
@@ -221,6 +196,13 @@ class _Requests:
     term: int = 0
 
 
+class _Due(NamedTuple):
+    """What is to be told once rows are stored, or the shard is lost before."""
+
+    done: Callable[[], None]
+    failed: Callable[[], None]
+
+
 @dataclass(slots=True)
 class _Owned:
     """A shard that this node owns. It is ``ready`` to take requests, and ``serving`` once it hands out messages."""
@@ -236,8 +218,8 @@ class _Owned:
     seen: dict[str, int] = field(default_factory=dict)
     fresh: dict[str, int] = field(default_factory=dict)  # of these, what the next batch of rows has done
     refused: dict[str, dict[int, str]] = field(default_factory=dict)
-    due: list[Callable[[], None]] = field(default_factory=list)  # what waits for the rows that come next
-    sent: deque[list[Callable[[], None]]] = field(default_factory=deque)  # and for those that were sent
+    due: "list[_Due]" = field(default_factory=list)  # what waits for the rows that come next
+    sent: "deque[list[_Due]]" = field(default_factory=deque)  # and for those that were sent
     planned: bool = False
 
 
@@ -398,7 +380,8 @@ class Queues(Sharing):
         if owned.recorder is not None:
             message.offset = owned.recorder.enqueued(message, publisher)
             if acknowledged:
-                owned.due.append(self._hub.promise(publisher).keep)
+                promise = self._hub.promise(publisher)
+                owned.due.append(_Due(promise.keep, promise.fail))
         return False
 
     def move(self, delivery: Delivery, message: Message) -> bool:
@@ -668,15 +651,24 @@ class Queues(Sharing):
             if queue.idle():
                 self._stages.pop(queue.name, None)
                 self._hub.forget_queue(queue.name)
+        waiting = [*(each for sent in owned.sent for each in sent), *owned.due]
+        owned.sent.clear()
+        owned.due.clear()
+        for each in waiting:
+            each.failed()
         if owned.log is not None:
             job = asyncio.get_running_loop().create_task(owned.log.close())
             self._jobs.add(job)
             job.add_done_callback(self._jobs.discard)
 
     def _log_lost(self, owned: _Owned, why: str) -> None:
+        """The log can't be written. If the shard is this node's nevertheless, it is read again."""
         if self._owned.get(owned.shard) is owned:
             log.warning("shard %d: %s", owned.shard, why)
             self._disown(owned)
+            membership = self._membership
+            if membership.owner(owned.shard) == membership.node and membership.term(owned.shard) == owned.term:
+                self._take_over(owned.shard, owned.term)
 
     def _serve(self, owned: _Owned) -> None:
         """Begin to hand out."""
@@ -715,7 +707,7 @@ class Queues(Sharing):
             if reason is not None:
                 refused[request.number] = reason.name
                 owned.fresh[f"{origin}!{request.number}"] = request.number
-        owned.due.append(partial(self._confirm, owned, node, request.number))
+        owned.due.append(_Due(partial(self._confirm, owned, node, request.number), _nothing))
         self._plan(owned)
 
     def _life(self, node: str) -> int:
@@ -792,7 +784,7 @@ class Queues(Sharing):
         else:
             _all(due)
 
-    def _not_safe(self, owned: _Owned, due: list[Callable[[], None]]) -> None:
+    def _not_safe(self, owned: _Owned, due: list[_Due]) -> None:
         """The hub's journal can't be written: what waits for it waits on."""
         owned.due = [*due, *owned.due]
         self._hub.later(RETRY_SECONDS, partial(self._plan, owned))
@@ -1116,6 +1108,10 @@ def _never() -> bool:
     return False
 
 
-def _all(calls: list[Callable[[], None]]) -> None:
-    for call in calls:
-        call()
+def _nothing() -> None:
+    pass
+
+
+def _all(due: list[_Due]) -> None:
+    for each in due:
+        each.done()
