@@ -482,7 +482,7 @@ class Sabc(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Fabric(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How several hubs act as one; see [clusters](cluster.md)."""
+    """How several hubs act as one."""
 
     kind: Annotated[
         Literal["none", "nats"],
