@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from polywire.fabric.frames import LinkError
 from polywire.fabric.log import _folded
 from polywire.fabric.membership import Contents, LogLost, shard_of
-from polywire.fabric.queues import Queues, QueueSettings, decode
+from polywire.fabric.queues import Queues, QueueSettings, decode, requests_done
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
 from polywire.hub.outbox import NOWHERE, Outbox
 from polywire.hub.peer import Refused
 from polywire.hub.queues import Consumer, Delivery, Policy
+from polywire.hub.recorder import Recorder
 from polywire.journal.columns import Columns
 from polywire.journal.committer import BatchMaker
 from polywire.journal.format import PLAIN_SCHEMA
@@ -604,6 +605,30 @@ def test_without_replicas_a_shard_that_is_handed_over_takes_its_messages_along_i
         assert taker.bodies == [b"1", b"2", b"3", b"4"]
         assert await a.queues.settled(WAIT)
         assert len(b.hub.queues[QUEUE]) == 4
+
+    run(test, store=None)
+
+
+def test_an_owner_that_starts_again_knows_what_it_has_done() -> None:
+    async def test(mesh: Mesh) -> None:
+        a, b = (mesh.start(name) for name in "ab")
+        recorder = a.hub.recorder = Recorder(0, lambda: 10**18, lambda: None)
+        mesh.give(SHARD, "a")
+        await settle()
+        mesh.cut.add("a")  # its answers are lost
+        told = b.publish(b"one", b"two")
+        await until(lambda: requests_done(a.hub) == {f"{SHARD}:b/1": (2, [])})
+        maker = BatchMaker("a")
+        rows = [pa.Table.from_batches([maker.make(each)]).cast(PLAIN_SCHEMA) for each in recorder.take()]
+        assert sorted(_folded(rows)["kind"].to_pylist()) == ["enqueue", "enqueue", "session"]
+        mesh.kill("a")
+        mesh.cut.clear()
+        assert told == []
+        again = mesh.start("a", life=2)
+        again.hub.shared.update(a.hub.shared)
+        mesh.give(SHARD, "a")
+        await until(lambda: told == ["one", "two"])
+        assert again.queues.duplicates == 2
 
     run(test, store=None)
 

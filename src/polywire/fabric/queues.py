@@ -38,6 +38,7 @@ from polywire.hub.queues import UNACKNOWLEDGED, Consumer, Delivery, Lender, Queu
 from polywire.hub.recorder import Recorder
 from polywire.hub.recorder import message_of as message_of_row
 from polywire.journal.kinds import NO_PROTOCOL
+from polywire.journal.state import to_json
 
 CREDIT: Final = 32
 """Messages on loan to a node beyond those that its consumers have."""
@@ -49,6 +50,11 @@ STALE_SECONDS: Final = 1.0
 """How long a message waits at a node whose consumers have no room before it goes back."""
 
 RETRY_SECONDS: Final = 1.0
+
+REQUESTS_PREFIX: Final = "requests:"
+"""Begins the names under which an owner's journal says up to where requests were done."""
+SHARED: Final = "requests"
+"""Where the hub keeps that, in ``Hub.shared``."""
 
 log = logging.getLogger("polywire.fabric")
 
@@ -370,7 +376,7 @@ class Queues(Sharing):
         publisher = cast("Client", client)
         if not self.owns(name):
             promise = self._hub.promise(publisher) if acknowledged else None
-            settled = partial(_publisher_told, publisher, promise)
+            settled = partial(self._publisher_told, publisher, promise, name, int(message.offset))
             request = partial(
                 Put, message=published(message), protocol=publisher.counters.protocol, client=publisher.name
             )
@@ -378,6 +384,10 @@ class Queues(Sharing):
             return True
         owned = self._owned[shard_of(name)]
         if owned.recorder is not None:
+            if message.offset >= 0:
+                owned.due.append(_Due(partial(self._moved_out, name, int(message.offset), None), _nothing))
+            elif self._hub.recorder is not None:
+                self._hub.recorder.replicated(message, publisher.protocol, publisher.number, publisher.name)
             message.offset = owned.recorder.enqueued(message, publisher)
             if acknowledged:
                 promise = self._hub.promise(publisher)
@@ -402,6 +412,20 @@ class Queues(Sharing):
             return
         self._hub.warn("dead letter", f"a message of the queue {queue.name!r} can't be moved: {refused.message}")
         queue.insert(delivery.message, delivery.number, delivery.attempts)
+
+    def _publisher_told(
+        self, client: Client, promise: Promise | None, name: str, offset: int, refused: Refused | None
+    ) -> None:
+        """A client's message is safe in its queue, or was refused. Where it had a row here, that is not needed now."""
+        if offset >= 0:
+            self._moved_out(name, offset, None)
+        if refused is not None:
+            client.counters.drop(refused.label)
+        if promise is not None:
+            if refused is None:
+                promise.keep()
+            else:
+                promise.fail()
 
     def _is_served(self, shard: int) -> bool:
         """Whether somebody owns the shard and can be reached."""
@@ -601,11 +625,21 @@ class Queues(Sharing):
         owned.awaited = set(self._nodes)
         for node in self._nodes:
             self._send(node, Owning(owned.shard, owned.term))
+        if owned.log is None:
+            self._recall_requests(owned)
         requests = self._requests.setdefault(owned.shard, _Requests())
         requests.owner, requests.term = self._membership.node, owned.term
         self._send_requests(owned.shard)
         self._hub.later(RESUME_SECONDS, partial(self._serve, owned))
         self._answered(owned, "")
+
+    def _recall_requests(self, owned: _Owned) -> None:
+        """What was done before this node started again, as its journal says."""
+        for name, (number, refused) in requests_done(self._hub).items():
+            shard, _, origin = name.partition(":")
+            if int(shard) == owned.shard:
+                owned.seen[origin] = number
+                owned.refused[origin] = dict.fromkeys(refused, Refused.QUEUE_FULL.name)
 
     def _own(self, queue: Queue, owned: _Owned) -> None:
         """Make a queue one whose messages this node hands out."""
@@ -696,6 +730,10 @@ class Queues(Sharing):
         if owned is None or not owned.ready or owned.leaving:
             return  # it is sent again to whoever owns the shard
         origin = f"{node}/{self._life(node)}"
+        if origin not in owned.seen:
+            self._forget_earlier_lives(owned, node)
+        if owned.log is None and self._hub.recorder is not None:
+            self._hub.recorder.together(on=True)  # with the note that it was done; see _flush
         refused = owned.refused.setdefault(origin, {})
         for number in [number for number in refused if number < request.first]:
             del refused[number]
@@ -709,6 +747,15 @@ class Queues(Sharing):
                 owned.fresh[f"{origin}!{request.number}"] = request.number
         owned.due.append(_Due(partial(self._confirm, owned, node, request.number), _nothing))
         self._plan(owned)
+
+    def _forget_earlier_lives(self, owned: _Owned, node: str) -> None:
+        """A node that has started again sends nothing of what it wanted before."""
+        for origin in [each for each in owned.seen if each.rpartition("/")[0] == node]:
+            del owned.seen[origin]
+            owned.refused.pop(origin, None)
+            name = f"{owned.shard}:{origin}"
+            if requests_done(self._hub).pop(name, None) is not None and self._hub.recorder is not None:
+                self._hub.recorder.session(NO_PROTOCOL, REQUESTS_PREFIX + name, "", kept=False, clean=True)
 
     def _life(self, node: str) -> int:
         return self._membership.life if node == self._membership.node else self._nodes.get(node, 0)
@@ -749,6 +796,8 @@ class Queues(Sharing):
         recorder = owned.recorder if owned.recorder is not None else hub.recorder
         if recorder is not None:
             protocol = self._protocols.get(request.protocol, NO_PROTOCOL)
+            if owned.recorder is not None and hub.recorder is not None and request.attempts < 0:
+                hub.recorder.replicated(message, protocol, message.origin, request.client)
             message.offset = recorder.enqueued_elsewhere(message, protocol, request.client)
         delivery = queue.enter(message)
         if request.attempts > 0:
@@ -765,7 +814,7 @@ class Queues(Sharing):
         owned.planned = False
         if owned.log is None:
             due, owned.due = owned.due, []
-            owned.fresh.clear()
+            self._note_done(owned)
             if due:
                 self._hub.safe(partial(_all, due), partial(self._not_safe, owned, due))
             return
@@ -783,6 +832,21 @@ class Queues(Sharing):
             owned.sent[-1].extend(due)
         else:
             _all(due)
+
+    def _note_done(self, owned: _Owned) -> None:
+        """Write into the hub's journal up to where requests were done."""
+        recorder = self._hub.recorder
+        if recorder is None:
+            owned.fresh.clear()
+            return
+        for origin in [each for each in owned.fresh if "!" not in each]:
+            refused = list(owned.refused.get(origin, {}))
+            name = f"{owned.shard}:{origin}"
+            requests_done(self._hub)[name] = (owned.fresh[origin], refused)
+            about = to_json({"refused": refused}) if refused else ""
+            recorder.applied(REQUESTS_PREFIX + name, str(owned.fresh[origin]), about)
+        owned.fresh.clear()
+        recorder.together(on=False)
 
     def _not_safe(self, owned: _Owned, due: list[_Due]) -> None:
         """The hub's journal can't be written: what waits for it waits on."""
@@ -1064,6 +1128,11 @@ class Queues(Sharing):
             self._confirmed(self._membership.node, record)
 
 
+def requests_done(hub: Hub) -> dict[str, tuple[int, list[int]]]:
+    """Up to where requests were done, by shard and origin, and which of the last ones were refused."""
+    return cast("dict[str, tuple[int, list[int]]]", hub.shared.setdefault(SHARED, {}))
+
+
 @final
 class _FabricLinks:
     """The links of a fabric."""
@@ -1091,17 +1160,6 @@ def share_queues(fabric: Fabric, settings: QueueSettings) -> Queues:
     fabric.on_handing_over = queues.handing_over
     fabric.on_reachable.append(lambda yes, _: queues.reachable(yes=yes))
     return queues
-
-
-def _publisher_told(client: Client, promise: Promise | None, refused: Refused | None) -> None:
-    """A client's message is safe in its queue, or was refused."""
-    if refused is not None:
-        client.counters.drop(refused.label)
-    if promise is not None:
-        if refused is None:
-            promise.keep()
-        else:
-            promise.fail()
 
 
 def _never() -> bool:

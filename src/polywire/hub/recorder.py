@@ -36,6 +36,7 @@ from polywire.journal.kinds import (
     PUBLISH,
     QOS_MASK,
     QOS_SHIFT,
+    REPLICATED_FLAG,
     REPLY,
     REQUEST,
     RETAIN,
@@ -105,6 +106,12 @@ class Recorder(StateRecorder):
     def enqueued_elsewhere(self, message: Message, protocol: int, client: str) -> int:
         """A message that a client of another hub has put into a queue of this one."""
         return self._row(ENQUEUE, message, protocol, message.origin, client, message.qos << QOS_SHIFT, state=True)
+
+    def replicated(self, message: Message, protocol: int, connection: int, client: str) -> None:
+        """A message put into a queue that is kept in another log. The row only tells of it."""
+        if not self.failed:
+            flags = REPLICATED_FLAG | message.qos << QOS_SHIFT
+            self._row(ENQUEUE, message, protocol, connection, client, flags, state=False)
 
     def moved(self, message: Message, queue: str, offset: int) -> int:
         """A queue has given up the message with this offset: ``message`` takes its place in another queue.

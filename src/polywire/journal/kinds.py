@@ -81,3 +81,5 @@ PATTERN_FLAG: Final = 512
 """The message was published to a pattern: ``*`` in its channel matches any one level."""
 BINARY_FLAG: Final = 1024
 """The sender marked the body as binary, though it may be UTF-8."""
+REPLICATED_FLAG: Final = 2048
+"""The message's queue is kept in the cluster's log: this row only tells of it, and is no part of the hub's state."""

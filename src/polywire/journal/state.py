@@ -41,6 +41,7 @@ from polywire.journal.kinds import (
     QUEUED_FLAG,
     RECEIVED,
     RELEASE,
+    REPLICATED_FLAG,
     RETAIN,
     RETAIN_FLAG,
     SENT,
@@ -371,7 +372,7 @@ def _queued(rows: Any) -> list[Any]:
     pa, pc = _arrow()
     acks = rows.filter(pc.and_(_is(rows, "ack"), _has(rows, QUEUED_FLAG)))
     done = pc.cast(acks["correlation"], pa.int64())
-    entered = rows.filter(_is(rows, "enqueue"))["offset"]
+    entered = rows.filter(pc.and_(_is(rows, "enqueue"), pc.invert(_has(rows, REPLICATED_FLAG))))["offset"]
     left = entered.filter(pc.invert(pc.is_in(entered, value_set=done.combine_chunks()))).combine_chunks()
     nacks = rows.filter(_is(rows, "nack"))
     if not nacks.num_rows:

@@ -454,7 +454,7 @@ class Ingest:
         two_steps: bool,
     ) -> None:
         """Deliver what is recorded, once that is on disk, and wait until what this has caused is there too."""
-        await self._until_safe(finishing)
+        await self._until_safe(finishing, client)
         recorder = self._hub.recorder
         number = 0
         async for message in in_slices(taken(messages.popleft)):
@@ -464,18 +464,21 @@ class Ingest:
             self._hub.deliver(message, client)
             client.counters.messages_in += 1
             if recorder is not None and number % ROWS_AT_ONCE == 0 and recorder.pending() > PENDING:
-                await self._until_safe(finishing)
+                await self._until_safe(finishing, client)
         if two_steps and recorder is not None:
             note(recorder, part, user)
             if finishing.hold is not None:
                 finishing.hold.end = recorder.next_offset()
-        await self._until_safe(finishing)
+        await self._until_safe(finishing, client)
 
-    async def _until_safe(self, finishing: Finishing) -> None:
-        """Until everything recorded so far is on disk, however long that takes: the journal never skips a row."""
+    async def _until_safe(self, finishing: Finishing, client: Client) -> None:
+        """Until everything recorded so far is on disk, however long that takes: the journal never skips a row.
+
+        What went into queues of other hubs is safe there as well, or was refused and counted.
+        """
         while True:
             try:
-                await self._safe()
+                await self._safe(client)
             except Refused:
                 finishing.stuck.set()
                 await asyncio.sleep(RETRY_SECONDS)
@@ -483,14 +486,14 @@ class Ingest:
                 finishing.stuck.clear()
                 return
 
-    async def _safe(self) -> None:
+    async def _safe(self, client: Client | None = None) -> None:
         safe: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def settle(*, well: bool) -> None:
             if not safe.done():
                 safe.set_result(well)
 
-        self._hub.safe(lambda: settle(well=True), lambda: settle(well=False))
+        self._hub.safe(lambda: settle(well=True), lambda: settle(well=False), client)
         if not await safe:
             raise Refused(503, HubRefused.UNAVAILABLE.message)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, cast, final
 
 from polywire.fabric.fabric import HEARD_PREFIX, heard_of
+from polywire.fabric.queues import REQUESTS_PREFIX, requests_done
 from polywire.hub.access import AccessRules
 from polywire.hub.client import Client, Counters
 from polywire.hub.hub import QUEUE_PREFIX, Hub
@@ -147,6 +148,11 @@ def restore(hub: Hub, rows: Iterable[Row], limits: Limits, wills: list[Row]) -> 
     for kept in read_state(rows, memory):
         if kept.protocol is None and kept.name.startswith(PREFIX):
             restore_query(hub, kept)
+        elif kept.protocol is None and kept.name.startswith(REQUESTS_PREFIX):
+            requests_done(hub)[kept.name.removeprefix(REQUESTS_PREFIX)] = (
+                int(kept.user),
+                kept.about.get("refused", []),
+            )
         elif kept.protocol is None and kept.name.startswith(HEARD_PREFIX):
             heard_of(hub)[kept.name.removeprefix(HEARD_PREFIX)] = int(kept.user)
         elif kept.protocol == "mqtt":
