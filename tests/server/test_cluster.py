@@ -12,7 +12,7 @@ import polywire
 from tests.hub_process import HubProcess, StartError, running_hub
 from tests.nats_servers import NatsCluster, running_nats
 
-WAIT = 50.0
+WAIT = 100.0
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -80,6 +80,57 @@ def test_what_was_acknowledged_is_there_after_its_owner_was_killed(servers: Nats
         hubs["b"].stop(signal.SIGKILL)
         for queue in queues:
             assert asyncio.run(take(at(hubs["c"], "umq"), 2, queue)) == ["one", "two"]
+
+
+def test_a_node_that_was_paused_for_longer_than_its_lease_delivers_nothing_that_was_acknowledged(
+    servers: NatsCluster, tmp_path: Path
+) -> None:
+    sets = ("fabric.replicas=3", "fabric.lease=2")
+    with node(servers, "paused", "a", tmp_path, *sets) as a, node(servers, "paused", "b", tmp_path, *sets) as b:
+        queues = [f"queue{number}" for number in range(6)]
+        for queue in queues:
+            asyncio.run(put(at(a, "sabc"), "one", "two", queue=queue))
+        a.process.send_signal(signal.SIGSTOP)
+        for queue in queues:
+            assert asyncio.run(take(at(b, "umq"), 2, queue)) == ["one", "two"]
+        a.process.send_signal(signal.SIGCONT)
+        for queue in queues:
+            asyncio.run(put(at(a, "sabc"), "three", queue=queue))
+            assert asyncio.run(take(at(a, "mqtt"), 1, queue)) == ["three"]
+
+
+def test_nothing_is_lost_doubled_or_out_of_order_while_servers_of_nats_are_killed(tmp_path: Path) -> None:
+    count = 120
+
+    async def publish(hub: HubProcess, queue: str) -> None:
+        for number in range(0, count, 10):
+            await put(at(hub, "mqtt"), *(str(each) for each in range(number, number + 10)), queue=queue)
+
+    async def kill(cluster: NatsCluster) -> None:
+        for each in cluster.servers[:2]:
+            await asyncio.to_thread(each.kill)
+            await asyncio.sleep(0.5)
+            each.start()
+            await asyncio.to_thread(cluster.wait)
+
+    async def run(cluster: NatsCluster, hubs: list[HubProcess]) -> None:
+        queues = ["one", "two", "three", "four"]
+        async with asyncio.timeout(120):
+            found = await asyncio.gather(
+                kill(cluster),
+                *(publish(hubs[index % 2], queue) for index, queue in enumerate(queues)),
+                *(take(at(hubs[index // 2], "umq"), count, queue) for index, queue in enumerate(queues)),
+            )
+        for taken in found[1 + len(queues) :]:
+            assert taken == [str(number) for number in range(count)]
+
+    sets = ("fabric.replicas=3",)
+    with (
+        running_nats(tmp_path, 3) as cluster,
+        node(cluster, "servers", "a", tmp_path, *sets) as a,
+        node(cluster, "servers", "b", tmp_path, *sets) as b,
+    ):
+        asyncio.run(run(cluster, [a, b]))
 
 
 def test_a_node_that_is_stopped_hands_its_queues_over(servers: NatsCluster, tmp_path: Path) -> None:
