@@ -55,6 +55,14 @@ class NatsServer:
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
 
+    def has_leader(self) -> bool:
+        """Whether JetStream has a leader that may create streams, in a cluster."""
+        try:
+            with urllib.request.urlopen(f"{self.monitor_url}/jsz", timeout=2) as answer:  # noqa: S310
+                return bool(json.load(answer)["meta_cluster"]["leader"])
+        except (OSError, ValueError, KeyError):
+            return False
+
     def is_healthy(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self.monitor_url}/healthz", timeout=2) as answer:  # noqa: S310
@@ -76,7 +84,10 @@ class NatsCluster:
     def wait(self) -> None:
         """Wait until every server that runs says that it is well: JetStream has a leader and is up to date."""
         deadline = time.monotonic() + START_SECONDS
-        while not all(each.is_healthy() for each in self.servers if each.process is not None):
+        alone = len(self.servers) == 1
+        while not all(
+            each.is_healthy() and (alone or each.has_leader()) for each in self.servers if each.process is not None
+        ):
             assert time.monotonic() < deadline, "the NATS servers did not get ready"
             time.sleep(0.05)
 

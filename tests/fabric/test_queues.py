@@ -591,6 +591,23 @@ def test_a_dead_letter_may_belong_to_another_node() -> None:
     run(test, store=Store())
 
 
+@stores
+def test_a_shard_that_nobody_else_takes_after_all_stays_where_it_is(*, replicated: bool) -> None:
+    async def test(mesh: Mesh) -> None:
+        a, b = (mesh.start(name) for name in "ab")
+        mesh.give(SHARD, "a")
+        await settle()
+        await a.queues.handing_over({SHARD})
+        told = b.publish(b"one")
+        await settle()
+        assert told == []
+        a.queues.owners({SHARD: "a"})
+        taker = b.consume()
+        await until(lambda: (told, taker.bodies) == (["one"], [b"one"]))
+
+    run(test, store=store(replicated=replicated))
+
+
 def test_without_replicas_a_shard_that_is_handed_over_takes_its_messages_along_in_order() -> None:
     async def test(mesh: Mesh) -> None:
         a, b, c = (mesh.start(name) for name in "abc")
@@ -620,7 +637,7 @@ def test_an_owner_that_starts_again_knows_what_it_has_done() -> None:
         await until(lambda: requests_done(a.hub) == {f"{SHARD}:b/1": (2, [])})
         maker = BatchMaker("a")
         rows = [pa.Table.from_batches([maker.make(each)]).cast(PLAIN_SCHEMA) for each in recorder.take()]
-        assert sorted(_folded(rows)["kind"].to_pylist()) == ["enqueue", "enqueue", "session"]
+        assert sorted(map(str, _folded(rows)["kind"].to_pylist())) == ["enqueue", "enqueue", "session"]
         mesh.kill("a")
         mesh.cut.clear()
         assert told == []

@@ -44,7 +44,7 @@ ABOUT: Final = "Polywire-Log"
 EXPECTED: Final = "Nats-Expected-Last-Sequence"
 WRONG_SEQUENCE: Final = frozenset({10070, 10071, 10164})
 
-IN_FLIGHT: Final = 4
+IN_FLIGHT: Final = 8
 """Messages that wait for their acknowledgement at once. Rows that come meanwhile are gathered in larger batches."""
 
 ACK_SECONDS: Final = 5.0

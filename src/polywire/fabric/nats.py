@@ -165,6 +165,9 @@ class NatsMembership:
         self._parts: Final[dict[str, list[bytes]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._watch: asyncio.Task[None] | None = None
+        self._watches = 0
+        self._giving: asyncio.Task[None] | None = None
+        self._handing = asyncio.Lock()
         self._dropped = 0
         self._batches_out = self._batches_in = self._octets_out = self._octets_in = 0
         self._number = 0  # of batches in parts
@@ -391,8 +394,9 @@ class NatsMembership:
 
     async def _stop_tasks(self) -> None:
         """End what runs here. It is asked again and again: before Python 3.12 ``wait_for`` may lose a cancellation."""
-        tasks = {*self._tasks, *([self._watch] if self._watch is not None else [])}
-        self._tasks, self._watch = [], None
+        tasks = {*self._tasks, *(each for each in (self._watch, self._giving) if each is not None)}
+        self._tasks, self._watch, self._giving = [], None, None
+        self._watches += 1
         while tasks:
             for task in tasks:
                 task.cancel()
@@ -424,7 +428,18 @@ class NatsMembership:
         if not self._leaving:
             await self._claim()
             if self._calm > SETTLE_BEATS:
-                await self._hand_over({*self._nodes, self.node})
+                self._balance()
+
+    def _balance(self) -> None:
+        """Give shards away that other nodes should have. The lease is renewed while that takes its time."""
+        if self._giving is None or self._giving.done():
+            self._giving = asyncio.create_task(self._give_away())
+
+    async def _give_away(self) -> None:
+        try:
+            await self._hand_over({*self._nodes, self.node})
+        except (NatsError, TimeoutError) as error:
+            log.debug("shards were not handed over: %s", _words(error))
 
     async def _renew(self) -> None:
         bucket, key = self._kv(), _node_key(self.node)
@@ -503,6 +518,10 @@ class NatsMembership:
 
     async def _hand_over(self, nodes: set[str]) -> None:
         """Give the shards of this node to those of ``nodes`` that should have them."""
+        async with self._handing:
+            await self._hand_over_now(nodes)
+
+    async def _hand_over_now(self, nodes: set[str]) -> None:
         leaving: dict[int, str] = {}
         for shard, known in self._shards.items():
             if known.node == self.node and known.life == self.life and self.holds_lease():
@@ -512,10 +531,15 @@ class NatsMembership:
         if not leaving:
             return
         await self._report().handing_over(frozenset(leaving))
-        for shard, new in leaving.items():
-            heir = self._nodes.get(new)
-            if heir is not None:
-                await self._assign(shard, new, heir.life, self._shards[shard].revision)
+        try:
+            for shard, new in leaving.items():
+                heir = self._nodes.get(new)
+                if heir is not None:
+                    await self._assign(shard, new, heir.life, self._shards[shard].revision)
+        finally:
+            kept = {shard: self.node for shard in leaving if self.owner(shard) == self.node}
+            if kept:  # the heir has gone, or NATS does not answer
+                self._report().owners(kept)
 
     async def _assign(self, shard: int, node: str, life: int, revision: int) -> None:
         """Make a node the owner of a shard, if it has not changed since this revision."""
@@ -534,11 +558,13 @@ class NatsMembership:
 
     async def _follow(self) -> None:
         """Read the bucket: all there is, then what changes."""
-        while True:
+        self._watches += 1
+        number = self._watches
+        while number == self._watches:  # a cancellation may be lost, before Python 3.12
             try:
                 watcher = await self._kv().watchall()
                 try:
-                    await self._read(aiter(watcher))
+                    await self._read(aiter(watcher), number)
                 finally:
                     with contextlib.suppress(NatsError, TimeoutError):
                         await watcher.stop()  # type: ignore[no-untyped-call]
@@ -546,9 +572,11 @@ class NatsMembership:
                 log.debug("the cluster's bucket can't be read: %s", _words(error))
                 await asyncio.sleep(RECONNECT_SECONDS)
 
-    async def _read(self, watcher: AsyncIterator[KeyValue.Entry | None]) -> None:
+    async def _read(self, watcher: AsyncIterator[KeyValue.Entry | None], number: int) -> None:
         found: set[str] | None = set()
         async for entry in watcher:
+            if number != self._watches:
+                return
             if entry is None:
                 for key in self._known_keys() - (found or set()):
                     self._gone(key, "it is not in the cluster's bucket any more")

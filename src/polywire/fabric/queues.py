@@ -360,7 +360,10 @@ class Queues(Sharing):
         if self._settings.refuse and not self._is_served(shard):
             return Refused.UNAVAILABLE
         owned = self._owned.get(shard)
-        waiting = self._kept_size if owned is None or owned.recorder is None else owned.recorder.pending()
+        if owned is None or not owned.ready:
+            waiting = self._kept_size
+        else:
+            waiting = 0 if owned.recorder is None else owned.recorder.pending()
         return Refused.UNAVAILABLE if waiting + footprint(message) > self._settings.buffer else None
 
     def record(self, name: str, message: Message, client: object) -> int:
@@ -449,12 +452,7 @@ class Queues(Sharing):
         """
         for owned in self._owned.values():
             if owned.ready:
-                if any(name == node and shard_of(queue) == owned.shard for name, queue in self._borrowers):
-                    owned.serving = False
-                    owned.awaited.add(node)
-                    self._hub.later(RESUME_SECONDS, partial(self._serve, owned))
-                self._send(node, Owning(owned.shard, owned.term))
-        self._end_loans_of(node)
+                self._announce(owned, node)
 
     def left(self, node: str) -> None:
         """A node has gone: what it had on loan is handed out again."""
@@ -466,8 +464,18 @@ class Queues(Sharing):
         for owned in list(self._owned.values()):
             self._answered(owned, node)
 
-    def _end_loans_of(self, node: str) -> None:
-        for key in [key for key in self._borrowers if key[0] == node]:
+    def _announce(self, owned: _Owned, node: str) -> None:
+        """Tell a node, perhaps again, who owns a shard. It sends again what is not confirmed, and what it holds."""
+        if any(name == node and shard_of(queue) == owned.shard for name, queue in self._borrowers):
+            owned.serving = False
+            owned.awaited.add(node)
+            self._hub.later(RESUME_SECONDS, partial(self._serve, owned))
+            self._end_loans_of(node, owned.shard)
+        self._send(node, Owning(owned.shard, owned.term))
+
+    def _end_loans_of(self, node: str, shard: int = -1) -> None:
+        """Take back what a node has on loan: all of it, or that of one shard."""
+        for key in [key for key in self._borrowers if key[0] == node and shard in {-1, shard_of(key[1])}]:
             borrower = self._borrowers.pop(key)
             borrower.leaving = True  # what it did not acknowledge is not held against a message
             borrower.queue.detach(borrower)
@@ -486,11 +494,20 @@ class Queues(Sharing):
                 if owned is not None:
                     self._disown(owned)
                 self._take_over(shard, term)
-            elif node == me and owned is not None:  # the lease was over for a moment, and nobody has taken the shard
-                self._dispatch(owned)
-                self._send_requests(shard)
+            elif node == me and owned is not None:
+                self._go_on(owned)
             elif node is not None and owned is not None:
                 self._disown(owned)
+
+    def _go_on(self, owned: _Owned) -> None:
+        """The shard is this node's as before: the lease was over for a moment, or it was to go and nobody took it."""
+        if owned.leaving:  # then nothing was done for others in the meantime
+            owned.leaving = False
+            for each in self._nodes:
+                self._announce(owned, each)
+            self._answered(owned, "")
+        self._dispatch(owned)
+        self._send_requests(owned.shard)
 
     async def handing_over(self, shards: Collection[int]) -> None:
         """Shards of this node are about to be given away: hand out nothing more, and store what was done."""
@@ -499,11 +516,22 @@ class Queues(Sharing):
             owned.leaving = True
             self._flush(owned)
         for owned in leaving:
-            if owned.log is not None:
+            if owned.log is None:
+                await self._journal_written()
+            else:
                 while (owned.due or owned.sent) and self._owned.get(owned.shard) is owned:
                     self._flush(owned)
                     await owned.log.flushed()
                     await asyncio.sleep(0)
+
+    async def _journal_written(self) -> None:
+        """Wait until what was done is in the hub's journal, and confirmed: the next owner does not know of it."""
+        while True:
+            written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            self._hub.safe(partial(written.set_result, True), partial(written.set_result, False))  # noqa: FBT003
+            if await written:
+                return
+            await asyncio.sleep(RETRY_SECONDS)
 
     def received(self, node: str, body: bytes) -> None:
         """A node has sent a record."""
@@ -947,7 +975,7 @@ class Queues(Sharing):
     # Lending and borrowing.
 
     def _lend(self, queue: Queue) -> _Stage:
-        """Make a queue one whose messages are on loan."""
+        """Make a queue one whose messages are on loan, if it is not."""
         stage = self._stages.get(queue.name)
         if stage is not None and stage.queue is queue:
             return stage
@@ -963,7 +991,9 @@ class Queues(Sharing):
     def consumers_changed(self, queue: Queue) -> None:
         """Consumers have come or gone, or want other messages."""
         stage = self._stages.get(queue.name)
-        if stage is None:
+        if stage is None or stage.queue is not queue:
+            if queue.lender is self._loans and queue.consumers():
+                self._lend(queue)
             return
         if queue.consumers():
             stage.fresh = True
@@ -973,6 +1003,8 @@ class Queues(Sharing):
             stage.asked, stage.wanted, stage.owed = False, 0, 0
             self._give_back(stage)
             self._tell_owner(queue.name, Leave(queue.name))
+            if not queue.held():
+                del self._stages[queue.name]
 
     def ask(self, queue: Queue, count: int) -> None:
         """Ask the owner for so many messages more, when the turn of the loop ends."""
