@@ -1,7 +1,6 @@
 """Queues of several hubs: owners, loans, requests that survive their owner."""
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -9,18 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from polywire.fabric.frames import LinkError
+from polywire.fabric.frames import Decoder, Record, encode
 from polywire.fabric.log import _folded
 from polywire.fabric.membership import Contents, LogLost, shard_of
-from polywire.fabric.queues import Queues, QueueSettings, decode, requests_done
+from polywire.fabric.queues import Queues, QueueSettings, requests_done
 from polywire.hub.client import Client
 from polywire.hub.hub import Hub
 from polywire.hub.message import Message
 from polywire.hub.outbox import NOWHERE, Outbox
-from polywire.hub.peer import Refused
 from polywire.hub.queues import Consumer, Delivery, Policy
 from polywire.hub.recorder import Recorder
 from polywire.journal.columns import Columns
@@ -147,9 +143,8 @@ class Node:
     def term(self, shard: int) -> int:
         return self.mesh.terms[shard]
 
-    def send_queue(self, node: str, body: bytes) -> None:
-        self.mesh.sent.append((self.node, node, decode(body)))
-        self.mesh.loop.call_soon(self.mesh.deliver, self.node, self.life, node, body)
+    def send_queue(self, node: str, record: Record) -> None:
+        self.mesh.loop.call_soon(self.mesh.deliver, self.node, self.life, node, encode(record))
 
     def client(self) -> Client:
         client = self.hub.client(0, Outbox(NOWHERE, self.hub.flusher))
@@ -183,7 +178,6 @@ class Mesh:
         self.nodes: dict[str, Node] = {}
         self.owners: dict[int, str] = {}
         self.terms: dict[int, int] = defaultdict(int)
-        self.sent: list[tuple[str, str, Any]] = []
         self.cut: set[str] = set()
 
     def start(self, name: str, life: int = 1) -> Node:
@@ -221,7 +215,9 @@ class Mesh:
         node = self.nodes.get(receiver)
         known = self.nodes.get(sender)
         if node is not None and known is not None and known.life == life and sender not in self.cut:
-            node.queues.received(sender, body)
+            for record in Decoder().feed(body):
+                assert isinstance(record, Record)
+                node.queues.received(sender, record)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -648,13 +644,3 @@ def test_an_owner_that_starts_again_knows_what_it_has_done() -> None:
         assert again.queues.duplicates == 2
 
     run(test, store=None)
-
-
-@given(st.binary(max_size=80))
-def test_whatever_comes_is_read_or_refused(data: bytes) -> None:
-    with contextlib.suppress(LinkError):
-        decode(data)
-
-
-def test_a_refusal_that_is_not_known_here_is_temporary() -> None:
-    assert Refused.UNAVAILABLE.temporary

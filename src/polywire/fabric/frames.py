@@ -125,10 +125,174 @@ class Ready(Record, tag=3, frozen=True, gc=False):
     """The sender has said all there was to say when the link was set up."""
 
 
-class Queued(Record, tag=20, frozen=True, gc=False):
-    """Something about queues, which ``queues.py`` reads."""
+class Kept(Record, tag=4, frozen=True, gc=False):
+    """What a channel retains: the message, or one without a body where it retains nothing.
 
-    body: bytes
+    Of two, the one with the larger ``version`` counts: microseconds, and the node whose client has published it.
+    ``fresh``: it was published just now, so subscribers get it.
+    """
+
+    message: Published
+    version: tuple[int, str]
+    fresh: bool = False
+
+
+class Clients(Record, tag=5, frozen=True, gc=False):
+    """How many clients the sender has."""
+
+    count: int
+
+
+class Watched(Record, tag=6, frozen=True, gc=False):
+    """Patterns of topics whose demand the sender wants to know, because clients of it do, and others no more."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+class Counted(Record, tag=7, frozen=True, gc=False):
+    """How many clients of the sender have subscribed to exactly these topics."""
+
+    topics: tuple[tuple[str, int], ...]
+
+
+class Offered(Record, tag=8, frozen=True, gc=False):
+    """Services that clients of the sender offer, and others that none does any more.
+
+    ``native``: over a protocol that has services. Otherwise they are subscribers of the service's topic.
+    """
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    native: bool = True
+
+
+class Asked(Record, tag=9, frozen=True, gc=False):
+    """A call begins, with its first request. ``call`` is its number on the caller's node."""
+
+    call: int
+    service: str
+    method: str
+    request: Published
+    seconds: float
+    streamed: bool = False
+    last: bool = True
+
+
+class AskedOn(Record, tag=10, frozen=True, gc=False):
+    """A further request of a call."""
+
+    call: int
+    request: Published
+    last: bool
+
+
+class Replied(Record, tag=11, frozen=True, gc=False):
+    """A reply to a call."""
+
+    call: int
+    reply: Published
+    last: bool
+
+
+class Ended(Record, tag=12, frozen=True, gc=False):
+    """A call has ended with an error: ``failed`` on the provider's side, otherwise on the caller's."""
+
+    call: int
+    failed: bool
+    code: int
+    label: str
+    text: str
+    retry_after: int = 0
+    from_hub: bool = True
+
+
+# Queues; see queues.py for how a request is done once, and a message on loan.
+
+
+class Put(Record, tag=20, frozen=True, gc=False):
+    """Request: a message to be put into its queue. ``protocol`` and ``client`` say who has published it.
+
+    ``attempts``: how often it was delivered before it came from an earlier owner; -1 where it is new.
+    """
+
+    shard: int
+    first: int
+    number: int
+    message: Published
+    protocol: str = ""
+    client: str = ""
+    attempts: int = -1
+
+
+class LoanEnded(Record, tag=21, frozen=True, gc=False):
+    """Request: a message on loan needs no more, or has to go back. ``how`` is one of the values below."""
+
+    shard: int
+    first: int
+    number: int
+    queue: str
+    term: int
+    place: int
+    how: int
+    delay: float = 0.0
+    reason: str = ""
+
+
+ACKNOWLEDGED: Final = 0
+REJECTED: Final = 1
+ABANDONED: Final = 2
+"""Its consumer has gone without an acknowledgement."""
+UNTOUCHED: Final = 3
+UNWANTED: Final = 4
+"""No consumer of the node has had it, and with ``UNWANTED`` none wants it."""
+
+
+class Done(Record, tag=22, frozen=True, gc=False):
+    """The requests up to this number are safe, apart from those that were refused, and why."""
+
+    shard: int
+    number: int
+    refused: dict[int, str] = {}
+
+
+class Want(Record, tag=23, frozen=True, gc=False):
+    """A node wants so many messages more of a queue. ``fresh``: what its consumers want has changed."""
+
+    queue: str
+    credit: int
+    fresh: bool = False
+
+
+class Leave(Record, tag=24, frozen=True, gc=False):
+    """A node has no consumers of a queue any more."""
+
+    queue: str
+
+
+class Given(Record, tag=25, frozen=True, gc=False):
+    """A message on loan, from the owner with this term."""
+
+    queue: str
+    term: int
+    place: int
+    attempts: int
+    message: Published
+
+
+class Owning(Record, tag=26, frozen=True, gc=False):
+    """The sender owns the shard, and takes requests."""
+
+    shard: int
+    term: int
+
+
+class Resume(Record, tag=27, frozen=True, gc=False):
+    """The places of messages that consumers of the sender hold, by queue. It has sent all its requests before."""
+
+    shard: int
+    term: int
+    held: dict[str, list[int]] = {}
 
 
 class Mark(Record, tag=30, frozen=True, gc=False):
@@ -222,7 +386,14 @@ AnyRecord = (
     | AskedOn
     | Replied
     | Ended
-    | Queued
+    | Put
+    | LoanEnded
+    | Done
+    | Want
+    | Leave
+    | Given
+    | Owning
+    | Resume
     | Mark
     | Claim
     | Claimed

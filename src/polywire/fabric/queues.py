@@ -28,7 +28,24 @@ from typing import Final, NamedTuple, Protocol, cast, final
 import msgspec
 
 from polywire.fabric.fabric import Fabric
-from polywire.fabric.frames import LinkError, Published, Queued, message_of, published
+from polywire.fabric.frames import (
+    ABANDONED,
+    ACKNOWLEDGED,
+    REJECTED,
+    UNTOUCHED,
+    UNWANTED,
+    Done,
+    Given,
+    Leave,
+    LoanEnded,
+    Owning,
+    Put,
+    Record,
+    Resume,
+    Want,
+    message_of,
+    published,
+)
 from polywire.fabric.membership import Contents, Log, LogLost, Membership, shard_of
 from polywire.hub.client import Client, Promise
 from polywire.hub.hub import QUEUE_PREFIX, Hub
@@ -59,115 +76,13 @@ SHARED: Final = "requests"
 log = logging.getLogger("polywire.fabric")
 
 
-class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The base of what nodes tell each other about queues."""
-
-
-class Put(Record, tag=1, frozen=True, gc=False):
-    """Request: a message to be put into its queue. ``protocol`` and ``client`` say who has published it.
-
-    ``attempts``: how often it was delivered before it came from an earlier owner; -1 where it is new.
-    """
-
-    shard: int
-    first: int
-    number: int
-    message: Published
-    protocol: str = ""
-    client: str = ""
-    attempts: int = -1
-
-
-class Ended(Record, tag=2, frozen=True, gc=False):
-    """Request: a loan has ended. ``how`` is one of the values below."""
-
-    shard: int
-    first: int
-    number: int
-    queue: str
-    term: int
-    place: int
-    how: int
-    delay: float = 0.0
-    reason: str = ""
-
-
-ACKNOWLEDGED: Final = 0
-REJECTED: Final = 1
-ABANDONED: Final = 2
-"""Its consumer has gone without an acknowledgement."""
-UNTOUCHED: Final = 3
-UNWANTED: Final = 4
-"""No consumer of the node has had it, and with ``UNWANTED`` none wants it."""
-
-
-class Done(Record, tag=3, frozen=True, gc=False):
-    """The requests up to this number are safe, apart from those that were refused, and why."""
-
-    shard: int
-    number: int
-    refused: dict[int, str] = {}
-
-
-class Want(Record, tag=4, frozen=True, gc=False):
-    """A node wants so many messages more of a queue. ``fresh``: what its consumers want has changed."""
-
-    queue: str
-    credit: int
-    fresh: bool = False
-
-
-class Leave(Record, tag=5, frozen=True, gc=False):
-    """A node has no consumers of a queue any more."""
-
-    queue: str
-
-
-class Given(Record, tag=6, frozen=True, gc=False):
-    """A message on loan, from the owner with this term."""
-
-    queue: str
-    term: int
-    place: int
-    attempts: int
-    message: Published
-
-
-class Owning(Record, tag=7, frozen=True, gc=False):
-    """The sender owns the shard, and takes requests."""
-
-    shard: int
-    term: int
-
-
-class Resume(Record, tag=8, frozen=True, gc=False):
-    """The places of messages that consumers of the sender hold, by queue. It has sent all its requests before."""
-
-    shard: int
-    term: int
-    held: dict[str, list[int]] = {}
-
-
-AnyRecord = Put | Ended | Done | Want | Leave | Given | Owning | Resume
-Request = Put | Ended
-
-_encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(AnyRecord)
-
-
-def decode(body: bytes) -> AnyRecord:
-    """A record, or ``LinkError``."""
-    try:
-        found: AnyRecord = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LinkError(f"a record about queues can't be read: {error}") from error
-    return found
+Request = Put | LoanEnded
 
 
 class Links(Protocol):
     """The links to other nodes."""
 
-    def send_queue(self, node: str, body: bytes) -> None:
+    def send_queue(self, node: str, record: Record) -> None:
         """Send a record to a node that is there: in order, and reliably unless its link begins again."""
 
 
@@ -533,10 +448,9 @@ class Queues(Sharing):
                 return
             await asyncio.sleep(RETRY_SECONDS)
 
-    def received(self, node: str, body: bytes) -> None:
-        """A node has sent a record."""
-        record = decode(body)
-        if isinstance(record, Put | Ended):
+    def received(self, node: str, record: Record) -> None:
+        """A node has sent a record about queues."""
+        if isinstance(record, Put | LoanEnded):
             self._requested(node, record)
         elif isinstance(record, Done):
             self._confirmed(node, record)
@@ -546,7 +460,7 @@ class Queues(Sharing):
             self._wanted(node, record)
         elif isinstance(record, Owning):
             self._announced(node, record)
-        else:
+        elif isinstance(record, Resume):
             self._resumed(node, record)
 
     async def settled(self, seconds: float) -> bool:
@@ -1047,7 +961,7 @@ class Queues(Sharing):
         if term is None:
             return
         request = partial(
-            Ended, queue=queue.name, term=term, place=delivery.number, how=how, delay=delay, reason=reason
+            LoanEnded, queue=queue.name, term=term, place=delivery.number, how=how, delay=delay, reason=reason
         )
         self._ask_owner(shard_of(queue.name), request, 64)
         if how in {UNTOUCHED, UNWANTED} and stage is not None and stage.asked:
@@ -1065,7 +979,7 @@ class Queues(Sharing):
         stage = self._stages.get(record.queue)
         if queue is None or stage is None or not stage.asked:
             shard = shard_of(record.queue)
-            untouched = partial(Ended, queue=record.queue, term=record.term, place=record.place, how=UNTOUCHED)
+            untouched = partial(LoanEnded, queue=record.queue, term=record.term, place=record.place, how=UNTOUCHED)
             self._ask_owner(shard, untouched, 64)
             return
         stage.loans[record.place] = record.term
@@ -1150,11 +1064,11 @@ class Queues(Sharing):
         if node == self._membership.node:
             self._received_here(record)
         elif node in self._nodes:
-            self._links.send_queue(node, _encoder.encode(record))
+            self._links.send_queue(node, record)
 
     def _received_here(self, record: Record) -> None:
         """A record of this node to itself: a request from before it owned the shard, or the answer."""
-        if isinstance(record, Put | Ended):
+        if isinstance(record, Put | LoanEnded):
             self._requested(self._membership.node, record)
         elif isinstance(record, Done):
             self._confirmed(self._membership.node, record)
@@ -1172,9 +1086,9 @@ class _FabricLinks:
     def __init__(self, fabric: Fabric) -> None:
         self._fabric: Final = fabric
 
-    def send_queue(self, node: str, body: bytes) -> None:
+    def send_queue(self, node: str, record: Record) -> None:
         """Send a record; where there is no link, another one will begin."""
-        self._fabric.send(node, Queued(body))
+        self._fabric.send(node, record)
 
 
 def share_queues(fabric: Fabric, settings: QueueSettings) -> Queues:
@@ -1185,7 +1099,8 @@ def share_queues(fabric: Fabric, settings: QueueSettings) -> Queues:
         queues.joined(node, fabric.neighbours[node].life)
         queues.linked(node)
 
-    fabric.heeds[Queued] = lambda neighbour, record: queues.received(neighbour.node, record.body)
+    for kind in (Put, LoanEnded, Done, Want, Leave, Given, Owning, Resume):
+        fabric.heeds[kind] = lambda neighbour, record: queues.received(neighbour.node, record)
     fabric.on_up.append(up)
     fabric.on_down.append(queues.left)
     fabric.on_owners = queues.owners
