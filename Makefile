@@ -21,7 +21,7 @@ NODE_TOOLS := clients/javascript/node_modules/.package-lock.json
 SPARK := $(VENV)/.spark/classes
 BUILT := $(VENV)/.built$(if $(filter-out 0,$(POLYWIRE_PURE)),-pure)
 
-.PHONY: help setup lock build proto docs site test lint format conformance fuzz faults soak bench bench-wire bench-hub bench-journal bench-clients bench-cluster bench-pipeline demo run package clean
+.PHONY: help setup lock build proto docs site prepare test lint format conformance fuzz faults soak bench bench-wire bench-hub bench-journal bench-clients bench-cluster bench-pipeline demo run package clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'

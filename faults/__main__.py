@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from faults import cluster, soak
+from faults import cluster, pipeline, soak
 from faults.attacks import MEMORY, P99, attacked
 from faults.kills import FAULTS, LIVES, FailureError, campaign
 from tests.faults.attackers import ATTACKS
@@ -86,6 +86,22 @@ def run_cluster(options: argparse.Namespace) -> int:
         return 1
     minutes = (time.monotonic() - started) / 60
     say("\n".join([f"\nnothing acknowledged was lost, in {minutes:.1f} min:", *tally.lines()]))
+    return 0
+
+
+def run_pipeline(options: argparse.Namespace) -> int:
+    """Kill the pipeline's parts, and report."""
+    seed = secrets.randbits(31) if options.seed is None else options.seed
+    say(f"{options.kills} kills, seed {seed}")
+    started = time.monotonic()
+    try:
+        tally = pipeline.campaign(seed, options.kills, minutes=options.minutes, say=say, keep=options.keep.absolute())
+    except pipeline.FailureError as error:
+        say(f"\nFAILED: {error.reason}\njournals, lake and the drivers' log are in {error.kept}")
+        say(f"to repeat it: python -m faults pipeline --seed {seed} --kills {options.kills}")
+        return 1
+    say(f"\nevery row is there once, after {(time.monotonic() - started) / 60:.1f} min:")
+    say("\n".join(f"  {what:<48} {count:>9,}" for what, count in tally.items()))
     return 0
 
 

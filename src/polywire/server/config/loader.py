@@ -16,12 +16,13 @@ from typing import Any, Final, Protocol, cast
 
 import msgspec
 
+from polywire.fabric.membership import CLUSTER_NAME, NODE_NAME
 from polywire.hub.channels import from_stars, name_problem
 from polywire.hub.queues import Policy
 from polywire.registry import unusable
 from polywire.server.address import WILDCARDS, Address
 from polywire.server.config.kinds import File, Listener, as_written
-from polywire.server.config.schema import LEAST_LOGIN, Auth, Config, Key, Section, Table, nearest, root
+from polywire.server.config.schema import LEAST_LOGIN, Auth, Config, Fabric, Key, Section, Table, nearest, root
 from polywire.server.config.text import DEFAULT, ConfigError, KeyPath, Origin, Problem, Written, key_lines
 
 
@@ -292,9 +293,7 @@ def find_problems(config: Config, origin: OriginOf, *, insecure: bool = False) -
         problems += _exposed(config, at)
     problems += _access(config, at)
     problems += _queues(config, at)
-    if config.fabric.kind == "nats":
-        reason = 'this version has no cluster: "nats" is not implemented yet; write "local"'
-        problems.append(at(reason, "fabric", "kind"))
+    problems += _fabric(config.fabric, at)
     problems += _files(config, root(), at)
     problems += _paths(config, at)
     # What is missing, or wrong with [auth.jwt], has been said; what can't be loaded because of it need not be.
@@ -347,6 +346,18 @@ def _exposed(config: Config, at: At) -> Iterator[Problem]:
                 "listen",
                 name,
             )
+
+
+def _fabric(fabric: Fabric, at: At) -> Iterator[Problem]:
+    if fabric.kind == "nats" and not fabric.url:
+        yield at("set fabric.url to the URL of a server of NATS, such as nats://127.0.0.1:4222", "fabric", "kind")
+    if not CLUSTER_NAME.fullmatch(fabric.cluster):
+        yield at(f"{fabric.cluster!r} is part of names in NATS: use letters, digits, - and _", "fabric", "cluster")
+    if fabric.node is not None and not NODE_NAME.fullmatch(fabric.node):
+        reason = f"{fabric.node!r} is part of names in NATS: use letters, digits, -, _ and single dots"
+        yield at(reason, "fabric", "node")
+    if fabric.key is not None and fabric.certificate is None:
+        yield at("a key needs its certificate: set certificate too", "fabric", "key")
 
 
 def _auth(config: Config, auth: Auth, at: At) -> Iterator[Problem]:
