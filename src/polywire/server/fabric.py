@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 from polywire.fabric import DiskArchive, Settings, make_fabric
-from polywire.fabric.membership import Membership, MembershipError
-from polywire.fabric.queues import Log, Queues, QueueSettings, share_queues
+from polywire.fabric.membership import Log, Membership, MembershipError
+from polywire.fabric.queues import Queues, QueueSettings, share_queues
 from polywire.hub.hub import Hub
 from polywire.server.config import ConfigError, Problem
 from polywire.server.config.schema import Fabric as FabricConfig
