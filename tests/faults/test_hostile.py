@@ -30,9 +30,9 @@ SETTINGS = (
 
 
 def users_file(folder: Path) -> Path:
-    """Anna, whose password is ``right``."""
+    """Anna, whose password is ``right``. Checking it takes as much memory as by default, and a third of the time."""
     path = folder / "users"
-    path.write_text(f"anna:{argon2.PasswordHasher().hash('right')}:\n", encoding="utf-8")
+    path.write_text(f"anna:{argon2.PasswordHasher(time_cost=1).hash('right')}:\n", encoding="utf-8")
     path.chmod(0o600)
     return path
 
