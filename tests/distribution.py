@@ -24,7 +24,7 @@ ALONE = (
     "tests/docs/test_walkthroughs.py",
     "tests/pipeline/test_cluster.py",
 )
-"""Files whose tests share nothing, or would make a unit that all others are done before."""
+"""Files whose tests share nothing."""
 
 PAGE_WITH_SPARK = "tests/docs/test_walkthroughs.py::test_a_page_that_starts_spark_works_as_it_is_written"
 
