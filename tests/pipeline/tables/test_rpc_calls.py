@@ -14,11 +14,13 @@ from polywire.hub.message import Message
 from polywire.hub.services import Call, CallError
 from polywire.pipeline.rpc import RPC
 from polywire.pipeline.tables import TABLES
-from polywire.pipeline.tables.calls import COLUMNS, PART_KINDS
+from polywire.pipeline.tables.calls import COLUMNS, PART_KINDS, USUAL, parts
+from polywire.pipeline.tables.matches import CLOCK, STORED, match, nothing
 from polywire.protocols.mqttrpc.frames import ErrorData, Request, Response
 from tests.journal.recording import Recording
+from tests.pipeline.tables.made_traffic import made
 from tests.pipeline.tables.reference import tables
-from tests.pipeline.tables.rows import START, Row, batched, collected, numbered, ordered, row
+from tests.pipeline.tables.rows import START, Row, arrow, batched, collected, numbered, ordered, row
 from tests.pipeline.tables.test_batch_and_streaming import to_the_end
 from tests.pipeline.traffic import write_journal
 from tests.protocols.mqttrpc.parties import BridgedSite, MqttClient, SessionCaller, SessionProvider
@@ -119,3 +121,17 @@ def test_at_rest_the_time_says_which_calls_have_timed_out(spark: SparkSession, t
         {"correlation": "0", "outcome": "timeout"}
     ]
     assert len(collected(table.rows_at_rest(at_rest, begun + 75))) == 2
+
+
+@pytest.mark.parametrize("seed", [31, 34, 35])
+def test_a_reply_that_a_service_on_mqtt_gave_through_the_hub_ends_its_call(seed: int) -> None:
+    rows = made(seed, nodes=("n1",), steps=240)
+    (batch,) = arrow(rows).combine_chunks().to_batches()
+    own = pa.Table.from_batches([parts(batch)]).select(STORED.names)
+    clock = {"role": CLOCK, "at": round((START + timedelta(days=1)).timestamp() * 1e6)}
+    later = pa.Table.from_pylist([dict.fromkeys(STORED.names) | clock], STORED)
+    pairs, waiting = match(nothing(), own, *USUAL.times)
+    rest, _ = match(waiting, later, *USUAL.times)
+    found = [(one["correlation"], one["offset"]) for one in (*pairs.to_pylist(), *rest.to_pylist())]
+    wanted = tables(rows, START + timedelta(days=1))["calls"]
+    assert sorted(found) == sorted((one["correlation"], one["offset"]) for one in wanted)

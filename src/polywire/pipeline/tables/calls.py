@@ -182,10 +182,12 @@ def _roles(rows: Rows) -> Numbers:
     asks, answers = rows.are(("request",)), rows.are(("reply",))
     on_topic = pc.starts_with(rows["correlation"], pattern="/").to_numpy(zero_copy_only=False)
     own = pc.equal(rows.protocols, pa.scalar(OWN)).to_numpy(zero_copy_only=False)
+    # The hub's own rows of a call name its method; those that were decoded of a publication don't know it.
+    decoded = pc.ends_with(rows["channel"], pattern="/").to_numpy(zero_copy_only=False)
     cases = [
         (asks & last, matches.REQUEST),
         (asks, matches.OPENING),
-        (answers & on_topic & own, matches.PASSED),
+        (answers & on_topic & own & decoded, matches.PASSED),
         (answers & last, matches.REPLY),
         (answers & on_topic, matches.SINGLE),
         (~answers, matches.ERROR),
