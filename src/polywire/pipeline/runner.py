@@ -42,6 +42,7 @@ from polywire.pipeline.status import (
     Status,
     Step,
     next_time,
+    now,
     of_progress,
     read_statuses,
     step_of,
@@ -443,8 +444,10 @@ class Runner:
         for name in convert(self._lake.storage, self._job.tables):
             log.info("the table %r is a Delta table now", name)
         wanted = closure(self._job.wanted or tuple(self._job.tables), self._job.tables)
+        before = {status.query: status for status in read_statuses(self._notes)}
         for group in arrange(wanted, self._job.tables, self._notes):
-            running = Running(group)
+            # How far it is stays known until its first step is done.
+            running = Running(group, status=before.get(group.query))
             running.query = self._start(running)
             self._queries.append(running)
         return [running.group.query for running in self._queries]
@@ -534,7 +537,14 @@ class Runner:
             state = "failed"
         latest = running.query.lastProgress
         if latest is None and running.status is not None:  # just started again
-            status = replace(running.status, state=state)
+            status = replace(
+                running.status,
+                state=state,
+                tables=tuple(table.name for table in running.group.tables),
+                journals=listed(self._job.journal),
+                rows=running.rows,
+                updated=now(),
+            )
         else:
             status = of_progress(
                 running.group.query,
@@ -624,6 +634,7 @@ class Runner:
             if lost:
                 state, running.reason = "failed", str(SparkLostError())
             last = replace(running.status, state=state, reason=running.reason, step_rows=0, step_done=0)
+            last = replace(last, updated=now()) if last != running.status else last
             if last != running.status:
                 write_status(self._notes, last)
 

@@ -196,8 +196,13 @@ def of_progress(
         batch_seconds=float(progress["durationMs"].get("triggerExecution", 0)) / 1000 if progress else 0.0,
         place=_place(source.get("endOffset")),
         latest=_place(source.get("latestOffset")) or _place(source.get("endOffset")),
-        updated=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        updated=now(),
     )
+
+
+def now() -> str:
+    """The time, as a status has it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def write_status(notes: Notes, status: Status) -> None:
