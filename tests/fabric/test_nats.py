@@ -215,6 +215,23 @@ def test_a_shard_waits_for_its_owner_where_only_that_has_its_messages(servers: N
     asyncio.run(run())
 
 
+def test_a_shard_that_is_given_to_a_node_that_has_just_left_does_not_wait_for_it(
+    servers: NatsCluster, cluster: str
+) -> None:
+    async def run() -> None:
+        async with member(servers, cluster, "b", waits=True) as (other, events):
+            async with member(servers, cluster, "a", waits=True) as (one, _):
+                await shared(events)
+                await one.hand_over()
+                await events.until(lambda: len(owned(events, "b")) == SHARDS)
+                await other._assign(7, "a", one.life, other.term(7))
+                await one.retire()
+            await events.until(lambda: "a" not in events.nodes)
+            await events.until(lambda: other.owner(7) == "b")
+
+    asyncio.run(run())
+
+
 def test_a_node_that_was_paused_for_longer_than_its_lease_knows_that_it_owns_nothing(
     servers: NatsCluster, cluster: str, caplog: pytest.LogCaptureFixture
 ) -> None:

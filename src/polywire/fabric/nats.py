@@ -97,6 +97,7 @@ class _Presence(msgspec.Struct, frozen=True):
     life: int
     place: str
     about: dict[str, str]
+    leaving: bool = False
 
 
 class _Ownership(msgspec.Struct, frozen=True):
@@ -115,6 +116,7 @@ class _Node:
     heard: float
     about: dict[str, str]
     beats: int = 0
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ class NatsMembership:
         self._nodes: dict[str, _Node] = {}
         self._shards: dict[int, _Shard] = {}
         self._owners: dict[int, str | None] = {}  # as they were reported
+        self._gone_lives: dict[str, int] = {}  # of nodes that have left, and have nothing
         self._revision = 0  # of this node's key
         self._lease_end = 0.0
         self._holds = False  # as it was reported
@@ -233,12 +236,24 @@ class NatsMembership:
     async def hand_over(self) -> None:
         """Give the shards to other nodes, and take none from now on."""
         self._leaving = True
+        end = self._clock() + 2 * self.settings.lease
+        while self._others() and self._clock() < end:
+            with contextlib.suppress(NatsError, TimeoutError):
+                await self._renew()  # so that nobody gives this node a shard
+                await self._hand_over(self._others())
+                if not any(shard.node == self.node for shard in self._shards.values()):
+                    return
+            await asyncio.sleep(self.settings.lease / BEATS)
+
+    async def retire(self) -> None:
+        """Say that nothing is left here: shards that are given to this life of the node nevertheless are free."""
         with contextlib.suppress(NatsError, TimeoutError):
-            await self._hand_over(self._others())
+            await self._kv().put(_gone_key(self.node), str(self.life).encode())
 
     async def leave(self) -> None:
         """Hand over the shards, remove this node's key and close the connection."""
-        await self.hand_over()
+        if not self._leaving:
+            await self.hand_over()
         await self._stop_tasks()
         with contextlib.suppress(NatsError, TimeoutError):
             bucket = self._bucket
@@ -375,7 +390,8 @@ class NatsMembership:
             await asyncio.sleep(self.settings.lease / BEATS)
 
     def _presence(self) -> bytes:
-        return msgspec.json.encode(_Presence(self.life, _place(), dict(self.settings.about)))
+        about = dict(self.settings.about)
+        return msgspec.json.encode(_Presence(self.life, _place(), about, leaving=self._leaving))
 
     def _renewed(self, revision: int, sent: float) -> None:
         self._revision = revision
@@ -437,7 +453,7 @@ class NatsMembership:
 
     async def _give_away(self) -> None:
         try:
-            await self._hand_over({*self._nodes, self.node})
+            await self._hand_over({*self._others(), self.node})
         except (NatsError, TimeoutError) as error:
             log.debug("shards were not handed over: %s", _words(error))
 
@@ -491,7 +507,8 @@ class NatsMembership:
                     await self._kv().delete(_node_key(name), last=node.revision)
 
     def _others(self) -> set[str]:
-        return set(self._nodes) - {self.node}
+        """The other nodes that may have shards."""
+        return {name for name, node in self._nodes.items() if name != self.node and not node.leaving}
 
     def _is_alive(self, shard: _Shard) -> bool:
         if shard.node == self.node:
@@ -501,12 +518,15 @@ class NatsMembership:
 
     def _is_free(self, shard: _Shard | None) -> bool:
         """Whether any node may take it."""
-        return shard is None or not (self._is_alive(shard) or self.settings.lost_shards_wait)
+        if shard is None:
+            return True
+        waits = self.settings.lost_shards_wait and self._gone_lives.get(shard.node, 0) < shard.life
+        return not (self._is_alive(shard) or waits)
 
     async def _claim(self) -> None:
         """Take the shards that nobody has and this node should have, and those it had before it started again."""
         wanted = []
-        nodes = {*self._nodes, self.node}
+        nodes = {*self._others(), self.node}
         for shard in range(SHARDS):
             known = self._shards.get(shard)
             if known is not None and known.node == self.node and known.life != self.life:
@@ -601,6 +621,8 @@ class NatsMembership:
         try:
             if kind == "node":
                 self._heard(name, entry.revision or 0, msgspec.json.decode(entry.value or b"", type=_Presence))
+            elif kind == "gone":
+                self._gone_lives[name] = int(entry.value or b"0")
             elif kind == "shard":
                 owned = msgspec.json.decode(entry.value or b"", type=_Ownership)
                 self._note_shard(int(name), _Shard(owned.node, owned.life, entry.revision or 0))
@@ -616,10 +638,13 @@ class NatsMembership:
         known = self._nodes.get(name)
         if known is not None and known.life == presence.life:
             known.revision, known.heard, known.beats, known.about = revision, now, 0, presence.about
+            if known.leaving != presence.leaving:
+                known.leaving = presence.leaving
+                self._calm = 0
             return
         if known is not None:
             self._gone(_node_key(name), "it has started again")
-        self._nodes[name] = _Node(presence.life, revision, now, presence.about)
+        self._nodes[name] = _Node(presence.life, revision, now, presence.about, leaving=presence.leaving)
         self._calm = 0
         if name != self.node:
             self._report().joined(name, presence.life)
@@ -628,7 +653,7 @@ class NatsMembership:
         kind, _, name = key.partition(".")
         if kind == "shard":
             self._shards.pop(int(name), None)
-        elif self._nodes.pop(name, None) is not None:
+        elif kind == "node" and self._nodes.pop(name, None) is not None:
             self._calm = 0
             if name != self.node:
                 self._parts.pop(self._prefix + name, None)
@@ -734,6 +759,10 @@ async def _insist(job: Callable[[], Awaitable[Result]]) -> Result:
 
 def _node_key(name: str) -> str:
     return f"node.{name}"
+
+
+def _gone_key(name: str) -> str:
+    return f"gone.{name}"
 
 
 def _shard_key(shard: int) -> str:

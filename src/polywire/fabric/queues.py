@@ -476,6 +476,13 @@ class Queues(Sharing):
             return False
         return True
 
+    def is_empty_handed(self) -> bool:
+        """Whether no message is here that another node would need."""
+        if any(each.kept for each in self._requests.values()):
+            return False
+        mine = [queue for shard in self._owned for queue in self._queues_of(shard)]
+        return self._settings.open_log is not None or not any(len(queue) for queue in mine)
+
     async def stop(self) -> None:
         """End what is being done. The shards were handed over before."""
         for job in list(self._jobs):

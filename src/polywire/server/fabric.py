@@ -53,6 +53,8 @@ class Node:
         await self._membership.hand_over()
         if not await self._queues.settled(SETTLE_SECONDS):
             log.warning("left while other nodes had not confirmed all that clients of this one put into their queues")
+        elif self._queues.is_empty_handed():
+            await self._membership.retire()
         await self._queues.stop()
         await self._fabric.stop()
 
