@@ -104,6 +104,9 @@ class Member:
     async def unsynced(self) -> list[str]:
         return []
 
+    async def retire(self) -> None:
+        pass
+
     async def leave(self) -> None:
         self.vanish("it said goodbye")
 

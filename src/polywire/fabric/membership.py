@@ -75,6 +75,9 @@ class Membership(Protocol):
     async def hand_over(self) -> None:
         """Give the shards to other nodes, where others may have them, and take none from now on."""
 
+    async def retire(self) -> None:
+        """Say that nothing is left here, so that no shard has to wait for this node."""
+
     async def leave(self) -> None:
         """Hand over the shards and say goodbye."""
 

@@ -376,6 +376,9 @@ class WorkerMembership:
         """There is no engine that stores anything."""
         return []
 
+    async def retire(self) -> None:
+        """The supervisor sees for itself that a worker is gone."""
+
     async def leave(self) -> None:
         """Be named no more, and close the links once everybody was notified.
 
