@@ -25,7 +25,7 @@ def dial_worker(port: int, pid: int) -> socket.socket:
     """A connection to a port that this process has accepted: others are closed until there is one."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
-        connection = dial_loopback(port)
+        connection = dial_loopback(int(port))
         if _is_with(connection, pid, end):
             return connection
         connection.close()

@@ -171,7 +171,8 @@ class Worker:
             pause = RESTART.pause(attempt - 1) if attempt else 0.0
             attempt += 1
             self.restarts += 1
-            log.error("%s %s; it is started again%s", self.node, how, f" in {pause:.1f} s" if pause else "")
+            level = logging.INFO if self.leaving else logging.ERROR  # drained, or not
+            log.log(level, "%s %s; it is started again%s", self.node, how, f" in {pause:.1f} s" if pause else "")
             self._set("restarting")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
