@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
+from polywire.errors import LocalProtocolError
 from polywire.journal.format import POSTED_SCHEMA
 from polywire.protocols.mqtt import Connack, Connect, Decoder, Puback, Publish, Will, encode
 from polywire.wire.frame import Frame
@@ -87,7 +88,7 @@ class Worker:
             while not life.dying.is_set():
                 try:
                     self.work(life)
-                except (*ENDED, http.client.HTTPException):
+                except (*ENDED, LocalProtocolError, http.client.HTTPException):  # also what was sent after a goodbye
                     if not (life.dying.is_set() or life.cuts or life.refusals):
                         raise
                 except (RefusedError, UnavailableError):
