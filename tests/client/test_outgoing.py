@@ -9,6 +9,7 @@ from polywire.client.errors import BufferFull, Closed, ConnectionLost, Refused, 
 from polywire.client.outgoing import ALONE, CONTROL, FIRST, LARGE, MOST_HOLD, TOGETHER, Entry, Outgoing
 from polywire.client.receipt import Promise
 from tests.client.loops import run
+from tests.client.sink import Sink
 
 LOST = ConnectionLost("cut")
 
@@ -49,13 +50,34 @@ def test_what_waits_goes_out_in_order_as_far_as_there_is_room() -> None:
         carrier = begin(outgoing, Carrier(3, at_once=True))
         assert carrier.texts == ["0", "1", "2"]
         assert [receipt.done for receipt in receipts] == [True, True, True, False, False]
-        clear = outgoing.clear
         outgoing.pause()
         outgoing.put_back([("first", 5), ("second", 6)])
         assert begin(outgoing, Carrier(at_once=True)).texts == ["first", "second", "3", "4"]
-        assert (clear, outgoing.clear) == (False, True)
         assert outgoing.idle
         assert outgoing.octets == 0
+
+    run(main)
+
+
+def test_the_link_is_written_to_directly_only_while_nothing_waits() -> None:
+    async def main() -> None:
+        outgoing: Outgoing[str] = Outgoing()
+        outgoing.post("a", 1)
+        link, carrier = Sink(), Carrier(1, at_once=True)
+        outgoing.begin(carrier, link)
+        found = [outgoing.direct]
+        outgoing.pump()
+        assert [*found, outgoing.direct] == [None, link]
+        outgoing.post("b", 1)  # there is no room for it
+        found = [outgoing.direct]
+        carrier.space = 2
+        outgoing.pump()
+        assert carrier.texts == ["a", "b"]
+        assert [*found, outgoing.direct] == [None, link]
+        outgoing.pause()
+        found = [outgoing.direct]
+        begin(outgoing, Carrier())  # a connection that has no link to write to
+        assert [*found, outgoing.direct] == [None, None]
 
     run(main)
 

@@ -197,13 +197,12 @@ class Bus:
         for instance. That is also how a fast publisher waits for a slow connection; one that never awaits gets
         ``BufferFull`` in the end, and a warning in the log for each message that failed.
         """
-        is_bytes = type(body) is bytes  # as nearly always: no function need be called
+        # Nearly always it is bytes with nothing beside: no function need be called for that.
         data = body if type(body) is bytes and self._max_size is None else _checked(body, self._max_size)
-        if headers is None and content_type is None and not retain and (is_bytes or not isinstance(body, JsonBody)):
-            receipt = self._adapter.publish(channel, data, PLAIN)
-        else:
+        options = PLAIN
+        if headers is not None or content_type is not None or retain or (data is not body and type(body) is JsonBody):
             options = _options(self._adapter.protocol, body, headers, content_type, retain=retain)
-            receipt = self._adapter.publish(channel, data, options)
+        receipt = self._adapter.publish(channel, data, options)
         if timeout is not None:
             receipt.expire(timeout)
         return receipt

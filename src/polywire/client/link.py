@@ -105,8 +105,8 @@ class Link:
             self.leftover.append(data)
             return
         self._pending.append(data)
-        self._size += len(data)
-        if self._size >= BATCH:
+        self._size = size = self._size + len(data)
+        if size >= BATCH:
             self.full = True
         if not self._scheduled:
             self._scheduled = True

@@ -130,7 +130,7 @@ class Entry(Generic[What]):
 class Outgoing(Generic[What]):
     """All that one client sends, in order. ``limit`` bounds the bytes that wait, ``window`` the messages in flight.
 
-    ``clear`` says that nothing waits, so that what needs no acknowledgement may be written to the link directly.
+    ``direct`` is the connection's link while nothing waits: what needs no acknowledgement may be written to it.
     """
 
     def __init__(self, limit: int = BUFFER, *, window: int = sys.maxsize, first: int = FIRST) -> None:
@@ -139,6 +139,7 @@ class Outgoing(Generic[What]):
         self._first = min(first, window)
         self._allowed = 0
         self._carrier: Carrier[What] | None = None
+        self._link: Link | None = None
         # In order, and any of them can be taken out at once.
         self._waiting: collections.OrderedDict[Entry[What], None] = collections.OrderedDict()
         self._in_flight: dict[Entry[What], None] = {}
@@ -149,8 +150,9 @@ class Outgoing(Generic[What]):
         self._timer: asyncio.TimerHandle | None = None
         self._closed: Exception | None = None
         self._settled: list[asyncio.Future[None]] = []
+        self._clear = False  # nothing waits, and what is posted may be sent at once
         self.octets = 0
-        self.clear = False
+        self.direct: Link | None = None
 
     def __iter__(self) -> Iterator[Entry[What]]:
         """What waits."""
@@ -167,15 +169,15 @@ class Outgoing(Generic[What]):
         ``size`` is that of its body, and ``channel`` where it goes: for what is reported if it fails.
         """
         if self._closed is not None:
-            raise self._closed
+            raise self._closed.about(sent=False) if isinstance(self._closed, Closed) else self._closed
         entry = Entry(self, what, octets, size, channel)
         carrier = self._carrier
-        if self.clear and carrier is not None and len(self._in_flight) < self._allowed and carrier.room(what):
+        if self._clear and carrier is not None and len(self._in_flight) < self._allowed and carrier.room(what):
             self._send(entry, carrier)
         elif self._waiting and self.octets + octets > self._limit:
             raise BufferFull(self.octets, self._limit)
         else:
-            self.clear = False
+            self._set_clear(clear=False)
             self.octets += entry.octets
             self._waiting[entry] = None
         return entry.receipt
@@ -184,9 +186,10 @@ class Outgoing(Generic[What]):
         """What was given to a connection and did not get out goes first, whatever the bound; each with its bytes."""
         self._put_back([Entry(self, piece, octets, 0, "") for piece, octets in pieces])
 
-    def begin(self, carrier: Carrier[What]) -> None:
-        """There is a connection; ``pump`` starts."""
+    def begin(self, carrier: Carrier[What], link: Link | None = None) -> None:
+        """There is a connection; ``pump`` starts. ``link`` is where what needs no acknowledgement may be written."""
         self._carrier = carrier
+        self._link = link
         self._began = monotonic()
         self._allowed = self._first
 
@@ -196,7 +199,8 @@ class Outgoing(Generic[What]):
         That one, if it is known, has failed, and is returned.
         """
         self._carrier = None
-        self._alone = self.clear = False
+        self._alone = False
+        self._set_clear(clear=False)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -231,7 +235,7 @@ class Outgoing(Generic[What]):
                     entry.receipt.fail(error)
         finally:
             self._pumping = False
-        self.clear = self._carrier is not None and not self._waiting and not self._alone
+        self._set_clear(clear=self._carrier is not None and not self._waiting and not self._alone)
         self._tell()
 
     def settle(self, entry: Entry[What], outcome: Promise | Exception) -> None:
@@ -248,7 +252,7 @@ class Outgoing(Generic[What]):
             entry.receipt.keep(outcome)
         else:
             entry.receipt.fail(outcome)
-        if not self.clear:
+        if not self._clear:
             self.pump()
         elif self._settled:
             self._tell()
@@ -284,6 +288,10 @@ class Outgoing(Generic[What]):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._settled.append(waiter)
             await waiter
+
+    def _set_clear(self, *, clear: bool) -> None:
+        self._clear = clear
+        self.direct = self._link if clear else None
 
     def _may_send_alone(self, doubt: Doubt) -> bool:
         """Whether a suspect may be sent: nothing else is in flight, and the connection has lasted without it."""

@@ -65,8 +65,9 @@ class Receipt:
         return self._promise is not None or self._error is not None
 
     def __await__(self) -> Generator[Any, None, Promise]:
-        if self._promise is not None:
-            return self._promise
+        promise = self._promise
+        if promise is not None:
+            return promise
         while not self.done:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if self._waiting is None:

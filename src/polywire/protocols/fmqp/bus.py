@@ -31,9 +31,10 @@ class FmqpAdapter(Adapter):
 
     def publish(self, channel: str, body: bytes, options: Options) -> Receipt:
         """Publish to a topic. With ``retain``, an empty body clears the cache; without, it is not supported."""
-        if not body and not options.retain:
+        retain = options.retain
+        if not body and not retain:
             require("an empty body", self.protocol)
-        return self.client.publish(_topic(channel), body, cache=options.retain)
+        return self.client.publish(_topic(channel), body, cache=retain)
 
     async def subscribe(self, pattern: str, limit: int) -> Source[Message]:
         """Subscribe, and wait until the broker has done so, if it sends feedback."""
@@ -96,7 +97,7 @@ async def connect(address: Address, settings: Settings) -> FmqpAdapter:
 
 def _topic(name: str) -> str:
     """The topic of a channel or pattern. FMQP ignores slashes at the ends, so names that have them are refused."""
-    if name[:1] == "/" or name[-1:] == "/":
+    if name and (name[0] == "/" or name[-1] == "/"):
         require("a name that begins or ends with /", "fmqp")
     return name
 

@@ -281,8 +281,8 @@ class Client:
         is sent, and for room if the connection is slow. Raises ``BufferFull`` if too much is waiting already.
         """
         data = publication(topic, body if type(body) is bytes else octets(body), CACHE if cache else 0)
-        link = self._link
-        if link is not None and not link.full and self._outgoing.clear:
+        link = self._outgoing.direct
+        if link is not None and not link.full:
             link.write(data)
             return SENT
         if self._keeper.closed is not None:
@@ -407,7 +407,7 @@ class Client:
         for subscription in self._table.subscriptions():
             link.write(encode(subscription))
         self._intake.attach(link)
-        self._outgoing.begin(LinkCarrier(link))
+        self._outgoing.begin(LinkCarrier(link), link)
         link.on_room = self._outgoing.pump
         self._outgoing.pump()
 

@@ -11,8 +11,8 @@ ignored (FMQP-14), those inside are not.
 from collections.abc import Callable
 from typing import ClassVar, Final, final
 
-from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i64_le
-from mypy_extensions import i32, i64, mypyc_attr
+from librt.strings import BytesWriter, read_i32_be, write_i16_be, write_i32_be, write_i64_le
+from mypy_extensions import i16, i32, i64, mypyc_attr
 
 from polywire.protocols.fmqp.errors import LocalProtocolError
 from polywire.wire.buffers import Assembler, Names, same_bytes
@@ -350,13 +350,15 @@ def _packet(flags: int, topic: str, body: bytes) -> bytes:
         name = topic.encode()
     except UnicodeEncodeError as error:
         raise LocalProtocolError(f"topic {topic!r} can't be written as UTF-8", rule="FMQP-10") from error
-    if name[:1] == b"/" or name[-1:] == b"/":
+    size: i64 = len(name)
+    if size != 0 and (name[0] == SLASH or name[size - 1] == SLASH):
         name = name.strip(b"/")
-    if not name or "\0" in topic:
+        size = len(name)
+    if size == 0 or "\0" in topic:
         rule, reason = topic_problem(name)
         raise LocalProtocolError(reason, rule=rule)
-    if len(name) > MAX_TOPIC:
-        raise LocalProtocolError(f"the topic has {len(name)} bytes, more than {MAX_TOPIC}", rule="FMQP-11")
+    if size > MAX_TOPIC:
+        raise LocalProtocolError(f"the topic has {size} bytes, more than {MAX_TOPIC}", rule="FMQP-11")
     if len(body) > MAX_LENGTH:
         raise LocalProtocolError(f"the body has {len(body)} bytes, more than {MAX_LENGTH}", rule="FMQP-37")
     return _assemble(flags, name, body)
@@ -375,8 +377,8 @@ def forwarded(topic: str, body: bytes, flags: int) -> bytes | None:
 
 def _assemble(flags: int, name: bytes, body: bytes) -> bytes:
     out = BytesWriter()
-    out.append(flags & FLAGS)
-    out.append(len(name))
+    first: i64 = (flags & FLAGS) << 8 | len(name)
+    write_i16_be(out, i16(first if first < 0x8000 else first - 0x1_0000))
     length: i64 = len(body)
     write_i32_be(out, i32(length if length <= 0x7FFF_FFFF else length - 0x1_0000_0000))
     out.write(name)

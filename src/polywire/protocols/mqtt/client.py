@@ -75,6 +75,7 @@ class Client:
             max_packet=max_packet,
             on_lost=self._keeper.lost,
         )
+        self._publications = self._peer.publications
 
     @property
     def client_id(self) -> str:
@@ -108,10 +109,12 @@ class Client:
         close: one of QoS 1 or 2 that ends the connection each time it is sent raises ``Refused``.
         """
         data = payload if type(payload) is bytes else octets(payload, "payload")
+        if not qos:
+            return self._publications.publish(topic, data, retain)
         if self._keeper.closed is not None:
             raise self._keeper.closed.about(sent=False)
-        receipt = self._peer.publications.publish(topic, data, qos, retain=retain)
-        if qos and self._peer.intake.strained:
+        receipt = self._publications.publish_acknowledged(topic, data, qos, retain=retain)
+        if self._peer.intake.strained:
             self._peer.intake.decide()
         return receipt
 
@@ -148,7 +151,7 @@ class Client:
             if self._keeper.connected:
                 with contextlib.suppress(TimeoutError, Closed):
                     async with asyncio.timeout(CLOSE_TIME):
-                        await self._peer.publications.drained()
+                        await self._publications.drained()
         finally:
             try:
                 await self._keeper.close()

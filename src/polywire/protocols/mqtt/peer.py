@@ -413,19 +413,21 @@ class Publications:
         """Whether nothing waits, neither to be sent nor to be acknowledged."""
         return self._outgoing.idle
 
-    def publish(self, topic: str, payload: bytes, qos: int, *, retain: bool) -> Receipt:
-        """Send a message now, or keep it."""
-        if qos:
-            check_publication(topic, payload)
-            size = len(payload)
-            frame = Publish(topic, payload, qos, retain)
-            return self._outgoing.post(frame, len(topic) + size, channel=topic, size=size)
+    def publish(self, topic: str, payload: bytes, retain: bool) -> Receipt:
+        """Send a message with QoS 0 now, or keep it."""
         data = publication(topic, 0, retain, 0, payload)
-        link = self._link
-        if link is not None and not link.full and self._outgoing.clear:
+        link = self._outgoing.direct
+        if link is not None and not link.full:
             link.write(data)
             return SENT
         return self._outgoing.post(data, len(data), channel=topic)
+
+    def publish_acknowledged(self, topic: str, payload: bytes, qos: int, *, retain: bool) -> Receipt:
+        """Send a message with QoS 1 or 2 now, or keep it."""
+        check_publication(topic, payload)
+        size = len(payload)
+        frame = Publish(topic, payload, qos, retain)
+        return self._outgoing.post(frame, len(topic) + size, channel=topic, size=size)
 
     def attach(self, link: Link, *, resumed: bool) -> None:
         """There is a connection; ``go_on`` starts. ``resumed``: the server still knows what was unacknowledged."""
@@ -436,7 +438,7 @@ class Publications:
                     self._send(frame)
         else:
             self._begin_again()
-        self._outgoing.begin(self)
+        self._outgoing.begin(self, link)
         self._outgoing.pump(again=True)
         link.on_room = self._outgoing.pump
 
