@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import harmonic_mean, median
+from typing import TypeVar
 
 from benchmarks.brokers import polywire
 from benchmarks.clients import HERE, OURS, call_server, output, publish, rate
@@ -43,6 +44,10 @@ PUBLISHED = 200_000
 CALLS = 10_000
 
 
+Ports = dict[str, int]
+Subject = TypeVar("Subject")
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """The other checkout, and how often each is measured."""
@@ -51,27 +56,40 @@ class Sizes:
     rounds: int
 
 
+@contextlib.contextmanager
+def hubs(sizes: Sizes, *, journal: bool = False) -> Iterator[tuple[Ports, Ports]]:
+    """This version's hub and the other's."""
+    with folder() as path, contextlib.ExitStack() as stack:
+
+        def hub(name: str, source: Path | None) -> Ports:
+            kept = ("journal.enabled=true", f"journal.path={path / name}") if journal else ()
+            return stack.enter_context(polywire(*kept, source=source))[0]
+
+        yield hub("now", None), hub("before", sizes.other / "src")
+
+
 def compared(
-    sizes: Sizes, measures: Mapping[str, Callable[[dict[str, int]], float]], *, journal: bool, unit: str
+    sizes: Sizes,
+    opened: Callable[[], contextlib.AbstractContextManager[tuple[Subject, Subject]]],
+    measures: Mapping[str, Callable[[Subject], float]],
+    *,
+    unit: str,
 ) -> Iterator[Line]:
-    """A line for each measurement of a hub, given by its ports.
+    """A line for each measurement of what ``opened`` gives: this version's and the other's.
 
     The speed of a machine changes from second to second, and two processes of one version differ by a tenth for as long
-    as they run. So each round has hubs of its own, measures them in short turns and gives a ratio. The median counts.
+    as they run. So each round has processes of its own, measures them in short turns and gives a ratio. The median
+    counts.
     """
     found: dict[str, list[tuple[float, float]]] = {what: [] for what in measures}
     for _ in range(sizes.rounds):
-        with folder() as path, contextlib.ExitStack() as stack:
-            hubs: list[dict[str, int]] = []
-            for source in (None, sizes.other / "src"):
-                kept = ("journal.enabled=true", f"journal.path={path / str(len(hubs))}") if journal else ()
-                hubs.append(stack.enter_context(polywire(*kept, source=source))[0])
+        with opened() as subjects:
             for what, measure in measures.items():
-                for ports in hubs:
-                    measure(ports)  # to warm up
+                for subject in subjects:
+                    measure(subject)  # to warm up
                 rates: tuple[list[float], list[float]] = ([], [])
                 for which in TURNS:
-                    rates[which].append(measure(hubs[which]))
+                    rates[which].append(measure(subjects[which]))
                 found[what].append((harmonic_mean(rates[0]), harmonic_mean(rates[1])))
     for what, rounds in found.items():
         ratio = median(one / other for one, other in rounds)
@@ -79,7 +97,7 @@ def compared(
         yield Line(what, f"{now:.3g} {unit}, before {before:.3g}", ratio, least=LEAST)
 
 
-def pair(publisher: str, subscriber: str, messages: int, ports: dict[str, int]) -> float:
+def pair(publisher: str, subscriber: str, messages: int, ports: Ports) -> float:
     """Million messages per second."""
     ends = (ports[LISTENERS.get(publisher, publisher)], ports[LISTENERS.get(subscriber, subscriber)])
     return throughput(publisher, subscriber, ends, messages) / 1e6
@@ -91,7 +109,7 @@ def speed(sizes: Sizes) -> Iterator[Line]:
         f"{what}, throughput": functools.partial(pair, *ends, MESSAGES if goal >= 1 else MESSAGES // 4)
         for ends, (what, goal) in PAIRS.items()
     }
-    return compared(sizes, measures, journal=False, unit="M msg/s")
+    return compared(sizes, functools.partial(hubs, sizes), measures, unit="M msg/s")
 
 
 @contextlib.contextmanager
@@ -108,26 +126,26 @@ def one_core() -> Iterator[None]:
 def delay(sizes: Sizes) -> Iterator[Line]:
     """One message in flight: how many there are in a second, by the median."""
 
-    def rate(name: str, ports: dict[str, int]) -> float:
+    def rate(name: str, ports: Ports) -> float:
         return 1e6 / latency(name, ports[name], IN_FLIGHT)[0]
 
     measures = {f"{name.upper()}, one in flight": functools.partial(rate, name) for name in ("fmqp", "mqtt")}
     with one_core():
-        yield from compared(sizes, measures, journal=False, unit="msg/s")
+        yield from compared(sizes, functools.partial(hubs, sizes), measures, unit="msg/s")
 
 
 def journal(sizes: Sizes) -> Iterator[Line]:
     """Messages pipelined, and those whose publishers wait for the disk."""
-    measures: dict[str, Callable[[dict[str, int]], float]] = {
+    measures: dict[str, Callable[[Ports], float]] = {
         f"{name.upper()}, journaled": functools.partial(pair, name, name, MESSAGES_JOURNALED)
         for name in ("fmqp", "mqtt")
     }
 
-    def fsynced(ports: dict[str, int]) -> float:
+    def fsynced(ports: Ports) -> float:
         return acknowledged_rate(ports["mqtt"], PUBLISHERS, WINDOW, ACKNOWLEDGED) / 1e6
 
     measures["MQTT QoS 1, fsynced"] = fsynced
-    return compared(sizes, measures, journal=True, unit="M msg/s")
+    return compared(sizes, functools.partial(hubs, sizes, journal=True), measures, unit="M msg/s")
 
 
 def wire(sizes: Sizes) -> Iterator[Line]:
@@ -147,30 +165,43 @@ def wire(sizes: Sizes) -> Iterator[Line]:
                 yield Line(what, shown, min(before) / min(now), least=LEAST)
 
 
+def publishing(sizes: Sizes) -> Iterator[Line]:
+    """Clients that publish to the same hub, this version's."""
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[tuple[tuple[Path, Ports], tuple[Path, Ports]]]:
+        with polywire() as (ports, _):
+            yield (HERE, ports), (sizes.other, ports)
+
+    def rate_of(name: str, subject: tuple[Path, Ports]) -> float:
+        checkout, ports = subject
+        return publish(name, ports["fmqp" if name == "bus" else name], PUBLISHED, checkout) / 1e3
+
+    measures = {f"{OURS[name]}, publishing": functools.partial(rate_of, name) for name in ("fmqp", "mqtt", "bus")}
+    return compared(sizes, opened, measures, unit="k msg/s")
+
+
+def calls(sizes: Sizes, in_flight: int) -> Iterator[Line]:
+    """Calls between two peers of one version."""
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[tuple[tuple[Path, int], tuple[Path, int]]]:
+        with call_server("umq") as now, call_server("umq", sizes.other) as before:
+            yield (HERE, now), (sizes.other, before)
+
+    def rate_of(subject: tuple[Path, int]) -> float:
+        checkout, port = subject
+        return rate("umq", port, CALLS, in_flight, checkout) / 1e3
+
+    return compared(sizes, opened, {f"UMQ, calls, {in_flight} in flight": rate_of}, unit="k calls/s")
+
+
 def clients(sizes: Sizes) -> Iterator[Line]:
-    """Clients that publish to the same hub, and calls between two of one version."""
-    measures: dict[str, Callable[[Path], float]] = {}
-    with polywire() as (ports, _), contextlib.ExitStack() as stack:
-
-        def publishing(name: str, port: int, checkout: Path) -> float:
-            return publish(name, port, PUBLISHED, checkout) / 1e3
-
-        servers = {each: stack.enter_context(call_server("umq", each)) for each in (HERE, sizes.other)}
-
-        def calling(in_flight: int, checkout: Path) -> float:
-            return rate("umq", servers[checkout], CALLS, in_flight, checkout) / 1e3
-
-        for name, listener in {"fmqp": "fmqp", "mqtt": "mqtt", "bus": "fmqp"}.items():
-            measures[f"{OURS[name]}, publishing"] = functools.partial(publishing, name, ports[listener])
-        for in_flight in (CALLS_IN_FLIGHT, 1):
-            measures[f"UMQ, calls, {in_flight} in flight"] = functools.partial(calling, in_flight)
-        for what, measure in measures.items():
-            rates: tuple[list[float], list[float]] = ([], [])
-            for _ in range(sizes.rounds):
-                for which in TURNS:
-                    rates[which].append(measure((HERE, sizes.other)[which]))
-            now, before = median(rates[0]), median(rates[1])
-            yield Line(what, f"{now:.3g} k/s, before {before:.3g}", now / before, least=LEAST)
+    """Clients that publish, and those that call."""
+    yield from publishing(sizes)
+    yield from calls(sizes, CALLS_IN_FLIGHT)
+    with one_core():
+        yield from calls(sizes, 1)
 
 
 SCENARIOS: dict[str, Callable[[Sizes], Iterator[Line]]] = {
