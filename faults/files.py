@@ -4,9 +4,9 @@ import random
 from pathlib import Path
 
 from polywire.journal.compaction import PART_SUFFIX
-from polywire.journal.files import ARROW, INDEX, STATE, choose_segments, segment_name
 from polywire.journal.format import Entry, read_index
 from polywire.journal.snapshots import UNFINISHED
+from polywire.journal.storage import ARROW, INDEX, STATE, choose_segments, segment_name
 
 
 def housekeeping_in(folder: Path) -> str:

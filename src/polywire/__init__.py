@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from polywire.client.message import Demand, JsonBody, Message, Request, json
-    from polywire.client.receipt import Promise, Receipt
+    from polywire.client.outgoing import Promise, Receipt
     from polywire.client.tls import client_context
     from polywire.pipeline.spark import spark_session
 else:
@@ -48,7 +48,7 @@ else:
                 "PatternError Refused Timeout TooLarge Unsupported"
             ),
             "client.message": "Demand JsonBody Message Request json",
-            "client.receipt": "Promise Receipt",
+            "client.outgoing": "Promise Receipt",
             "client.tls": "client_context",
             "pipeline.spark": "spark_session",
         },

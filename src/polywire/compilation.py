@@ -13,7 +13,6 @@ from pathlib import Path
 
 _SHARED = (
     "polywire.wire.frame",
-    "polywire.wire.buffers",
     "polywire.wire.websocket",
     "polywire.journal.kinds",
     "polywire.journal.columns",

@@ -27,8 +27,7 @@ from polywire.client.bus import CALL_TIME, Queue, Stream
 from polywire.client.errors import Closed, Timeout
 from polywire.client.inbox import LIMIT
 from polywire.client.message import Body, Demand, Header, Message, Request
-from polywire.client.outgoing import BUFFER
-from polywire.client.receipt import Promise
+from polywire.client.outgoing import BUFFER, Promise
 from polywire.client.reconnect import OnDisconnect, OnReconnect
 from polywire.client.transport import DIAL_TIME
 

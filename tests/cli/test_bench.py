@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polywire.cli.bench_load import Histogram
+from polywire.cli.bench import Histogram
 from tests.cli.commands import EVERY, SECONDS, going_on, good, run, url
 from tests.hub_process import HubProcess
 

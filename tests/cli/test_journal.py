@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from polywire.cli import main
-from polywire.cli.journal_options import ALLOWED, parse_position
-from polywire.cli.journal_rows import ArrowRows, iso, json_line, make_writer, one_line
+from polywire.cli.journal_contents import ArrowRows, iso, json_line, make_writer, one_line
+from polywire.cli.options import ALLOWED, parse_position
 from polywire.journal.format import PLAIN_SCHEMA
 from polywire.journal.log import Log
 from polywire.journal.readers import NamedReaders
@@ -104,7 +104,7 @@ def test_ls_as_json_has_everything(log: Log) -> None:
 
 def test_ls_on_a_terminal_is_a_table_and_shows_named_readers(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     NamedReaders(log.path).put("spark", 7)
-    monkeypatch.setattr("polywire.cli.journal_segments.is_terminal", lambda: True)
+    monkeypatch.setattr("polywire.cli.journal_contents.is_terminal", lambda: True)
     shown = good("ls")
     assert "segment" in shown
     assert "3 segments, 25 rows" in shown
@@ -281,7 +281,7 @@ def test_tail_prints_the_last_rows_that_match(options: list[str], found: list[in
 
 
 def test_tail_looks_back_as_far_as_it_has_to(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polywire.cli.journal_rows.BACKWARDS", 1)
+    monkeypatch.setattr("polywire.cli.journal_contents.BACKWARDS", 1)
     assert offsets("tail", "-n", "2", "--kind", "enqueue") == [17, 19]
     assert offsets("tail", "-n", "7", "--protocol", "mqtt") == [10, 12, 14, 16, 18]
     assert log.next_offset == 25

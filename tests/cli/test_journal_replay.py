@@ -15,12 +15,11 @@ from typer.testing import CliRunner, Result
 
 import polywire
 from polywire.cli import journal_replay, main
-from polywire.cli.journal_replay import BusTarget, Place
+from polywire.cli.journal_replay import BusTarget, Place, Renaming, replay
 from polywire.client.bus import Bus
 from polywire.errors import PolywireError
 from polywire.journal.kinds import RETAIN_FLAG
 from polywire.journal.log import Log
-from polywire.journal.replay import Renaming, replay
 from tests.hub_process import running_hub
 from tests.journal.rows import rows
 

@@ -6,8 +6,7 @@ import pytest
 
 from polywire.client import outgoing as module
 from polywire.client.errors import BufferFull, Closed, ConnectionLost, Refused, TooLarge
-from polywire.client.outgoing import ALONE, CONTROL, FIRST, LARGE, MOST_HOLD, TOGETHER, Entry, Outgoing
-from polywire.client.receipt import Promise
+from polywire.client.outgoing import ALONE, CONTROL, FIRST, LARGE, MOST_HOLD, TOGETHER, Entry, Outgoing, Promise
 from tests.client.loops import run
 from tests.client.sink import Sink
 

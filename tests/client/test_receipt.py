@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from polywire.client.errors import ConnectionLost, Timeout
-from polywire.client.receipt import SENT, Promise, Receipt
+from polywire.client.outgoing import SENT, Promise, Receipt
 from tests.client.loops import run
 
 

@@ -15,9 +15,9 @@ import pytest
 from polywire.journal import compaction
 from polywire.journal.compaction import Compacted, compact, compactable
 from polywire.journal.errors import CorruptBatch, JournalError
-from polywire.journal.files import choose_segments
 from polywire.journal.format import PLAIN_SCHEMA, read_index
 from polywire.journal.log import Log
+from polywire.journal.storage import choose_segments
 from tests.journal.rows import rows
 
 FIRST = "00000000000000000000"

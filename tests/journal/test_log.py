@@ -11,9 +11,9 @@ import pytest
 from pyarrow import ipc
 
 from polywire.journal.errors import JournalLocked
-from polywire.journal.files import writer_alive
 from polywire.journal.format import ENTRY_OCTETS, MAGIC, read_index
 from polywire.journal.log import Log
+from polywire.journal.storage import writer_alive
 from tests.journal.rows import NODE, SECOND, START, rows
 
 FIRST = "00000000000000000000"

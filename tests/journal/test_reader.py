@@ -17,12 +17,11 @@ from pyarrow import fs
 
 import polywire.journal
 from polywire.journal import CorruptBatch, Journal, JournalError, Log, Split
-from polywire.journal.files import SegmentFile
 from polywire.journal.format import END_OF_STREAM, index_octets, read_index
 from polywire.journal.kinds import QUEUED_FLAG
 from polywire.journal.query import Query
 from polywire.journal.segments import ArrowSegment
-from polywire.journal.storage import FileStorage
+from polywire.journal.storage import FileStorage, SegmentFile
 from tests.journal.rows import NODE, SECOND, START, compact, rows
 from tests.journal.test_recovery import ARROW, INDEX, entries_of, flip
 

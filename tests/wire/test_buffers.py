@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polywire.wire.buffers import LONGEST_KEPT, NAMES_KEPT, Assembler, Names, same_bytes
+from polywire.wire.frame import LONGEST_KEPT, NAMES_KEPT, Assembler, Names, same_bytes
 
 
 def test_with_nothing_held_a_chunk_passes_as_it_is() -> None:

@@ -10,7 +10,7 @@ import typer
 from polywire.cli.lifecycle import Ending, run
 from polywire.cli.options import Connection, connecting, examples
 from polywire.cli.output import Form, Format, Printer, print_json, say, took
-from polywire.cli.pub import Bodies, ContentType, Files, Headers, Lines, parse_headers, read_bodies
+from polywire.cli.pubsub import Bodies, ContentType, Files, Headers, Lines, parse_headers, read_bodies
 
 if TYPE_CHECKING:
     from polywire.client.message import Message, Request

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from polywire.cli.journal_options import (
+from polywire.cli.options import (
     Channels,
     Columns,
     Corrupt,
@@ -21,11 +21,12 @@ from polywire.cli.journal_options import (
     Since,
     Token,
     Until,
-    errors_reported,
+    examples,
+    fail,
+    journal_errors_reported,
     journal_place,
     select,
 )
-from polywire.cli.options import examples, fail
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -57,8 +58,8 @@ def group() -> None:
 )
 def list_segments(journal: Place = None, *, as_json: AsJson = False, token: Token = None) -> None:
     """List the segments: which rows they hold, of what time, in how many bytes."""
-    with errors_reported():
-        from polywire.cli.journal_segments import print_segments  # noqa: PLC0415 - see above
+    with journal_errors_reported():
+        from polywire.cli.journal_contents import print_segments  # noqa: PLC0415 - see above
 
         print_segments(journal_place(journal), token, as_json=as_json)
 
@@ -86,8 +87,8 @@ def cat(
     token: Token = None,
 ) -> None:
     """Print rows, the oldest first."""
-    with errors_reported():
-        from polywire.cli.journal_rows import RowPrinter  # noqa: PLC0415 - see above
+    with journal_errors_reported():
+        from polywire.cli.journal_contents import RowPrinter  # noqa: PLC0415 - see above
 
         printer = RowPrinter(select(since, until, channel, kind, protocol), form, columns, on_corrupt)
         printer.print_rows(journal_place(journal), token, limit)
@@ -115,8 +116,8 @@ def tail(
     token: Token = None,
 ) -> None:
     """Print the last rows that match, and with --follow those that come."""
-    with errors_reported():
-        from polywire.cli.journal_rows import RowPrinter  # noqa: PLC0415 - see above
+    with journal_errors_reported():
+        from polywire.cli.journal_contents import RowPrinter  # noqa: PLC0415 - see above
 
         printer = RowPrinter(select(None, None, channel, kind, protocol), form, columns, on_corrupt)
         printer.print_last(journal_place(journal), token, lines, follow=follow)
@@ -142,8 +143,8 @@ def stats(
     token: Token = None,
 ) -> None:
     """Count what is in the journal: rows by kind and protocol, and the busiest channels."""
-    with errors_reported():
-        from polywire.cli.journal_segments import print_statistics  # noqa: PLC0415 - see above
+    with journal_errors_reported():
+        from polywire.cli.journal_contents import print_statistics  # noqa: PLC0415 - see above
 
         selection = select(since, until, channel, kind, protocol)
         print_statistics(journal_place(journal), token, selection, top, as_json=as_json)
@@ -158,8 +159,8 @@ def stats(
 )
 def verify(journal: Place = None, *, as_json: AsJson = False, token: Token = None) -> None:
     """Read everything and check every CRC. Exits with 1 if rows are damaged or missing; nothing is changed."""
-    with errors_reported():
-        from polywire.cli.journal_segments import print_verification  # noqa: PLC0415 - see above
+    with journal_errors_reported():
+        from polywire.cli.journal_contents import print_verification  # noqa: PLC0415 - see above
 
         if not print_verification(journal_place(journal), token, as_json=as_json):
             raise typer.Exit(1)
@@ -178,8 +179,8 @@ def compact(
     ] = None,
 ) -> None:
     """Rewrite closed segments as Parquet now. A hub with journal.compact does that itself; both may run at once."""
-    with errors_reported():
-        from polywire.cli.journal_segments import compact_folder  # noqa: PLC0415 - see above
+    with journal_errors_reported():
+        from polywire.cli.journal_contents import compact_folder  # noqa: PLC0415 - see above
 
         if not compact_folder(Path(journal_place(None if journal is None else str(journal)))):
             raise typer.Exit(1)
@@ -221,7 +222,7 @@ def replay(
     Topics and queues are replayed, up to the current end of the journal; calls and the hub's own channels are not.
     Ctrl-C stops it and prints the command to continue with.
     """
-    with errors_reported():
+    with journal_errors_reported():
         from polywire.cli.journal_replay import ReplayInterrupted, print_replay  # noqa: PLC0415 - see above
 
         selection = select(since, until, channel)

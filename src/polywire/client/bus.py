@@ -22,8 +22,7 @@ from polywire.client.address import Address, parse
 from polywire.client.errors import CallFailed, PatternError, Timeout, TooLarge, Unsupported
 from polywire.client.inbox import LIMIT
 from polywire.client.message import Body, Demand, Header, JsonBody, Message, Request, octets
-from polywire.client.outgoing import BUFFER
-from polywire.client.receipt import Receipt
+from polywire.client.outgoing import BUFFER, Receipt
 from polywire.client.reconnect import OnDisconnect, OnReconnect
 from polywire.client.transport import DIAL_TIME, Opening
 

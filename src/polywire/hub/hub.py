@@ -40,8 +40,7 @@ from polywire.hub.services import DEFAULT_SECONDS, FAILED_BODY, Call, Provider, 
 from polywire.hub.trie import NODE, Trie, name_cost
 from polywire.hub.work import DONE, MORE, PROMPT, Job, Work
 from polywire.journal.kinds import WILL_FLAG
-from polywire.wire.buffers import Names, same_bytes
-from polywire.wire.frame import Run
+from polywire.wire.frame import Names, Run, same_bytes
 
 MAX_VIEWS: Final = 4096
 MAX_QUEUES: Final = 10_000

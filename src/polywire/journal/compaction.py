@@ -26,7 +26,9 @@ from pyarrow.lib import concat_batches
 
 from polywire.journal.damage import lost_batches, survey
 from polywire.journal.errors import CorruptBatch, JournalError
-from polywire.journal.files import (
+from polywire.journal.format import SCHEMA, BadMessage, find_head, read_index, write_head
+from polywire.journal.segments import row_groups
+from polywire.journal.storage import (
     ARROW,
     FILE_MODE,
     INDEX,
@@ -36,8 +38,6 @@ from polywire.journal.files import (
     segment_name,
     sync_folder,
 )
-from polywire.journal.format import SCHEMA, BadMessage, find_head, read_index, write_head
-from polywire.journal.segments import row_groups
 
 GROUP_ROWS: Final = 128 * 1024
 """Rows of a row group, about: what a reader can leave out by its statistics, and what is held in memory at once."""

@@ -26,7 +26,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from polywire.journal.compaction import DAMAGED, HURRY, PART_SUFFIX, Compacted, compactable, remove_original
 from polywire.journal.errors import JournalError
-from polywire.journal.files import (
+from polywire.journal.reader import Journal, Segment, open_journal
+from polywire.journal.readers import NamedReader, NamedReaders
+from polywire.journal.snapshots import UNFINISHED, Saved, due
+from polywire.journal.storage import (
     ARROW,
     FILE_MODE,
     INDEX,
@@ -37,9 +40,6 @@ from polywire.journal.files import (
     segment_name,
     sync_folder,
 )
-from polywire.journal.reader import Journal, Segment, open_journal
-from polywire.journal.readers import NamedReader, NamedReaders
-from polywire.journal.snapshots import UNFINISHED, Saved, due
 
 JUMP_SECONDS: Final = 3600.0
 """A clock that is further ahead than this of where it should be has jumped."""

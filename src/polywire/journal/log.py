@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from polywire.journal.files import ARROW, FILE_MODE, INDEX, WriterLock, segment_name, sync_data, sync_folder, write_at
 from polywire.journal.format import (
     BLANK_CRC,
     CRC_KEY,
@@ -40,6 +39,7 @@ from polywire.journal.format import (
     put_crc,
 )
 from polywire.journal.recovery import Recovered, RecoveryReport, recover
+from polywire.journal.storage import ARROW, FILE_MODE, INDEX, WriterLock, segment_name, sync_data, sync_folder, write_at
 from polywire.registry import names
 
 FIRST_ROOM: Final = 1 << 20

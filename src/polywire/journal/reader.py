@@ -16,11 +16,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from polywire.journal.errors import CorruptBatch
-from polywire.journal.files import INDEX, PARQUET, SegmentFile, choose_segments, offset_of
 from polywire.journal.format import PLAIN_SCHEMA, Entry
 from polywire.journal.query import Query, from_microseconds, make_query, microseconds
 from polywire.journal.segments import ArrowSegment, ParquetSegment, RowGroup, read_batches, read_groups
-from polywire.journal.storage import Storage, find_storage
+from polywire.journal.storage import INDEX, PARQUET, SegmentFile, Storage, choose_segments, find_storage, offset_of
 
 Item = Entry | CorruptBatch | RowGroup
 

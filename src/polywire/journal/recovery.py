@@ -20,7 +20,10 @@ import pyarrow as pa
 
 from polywire.journal.damage import Hole, Survey, lost_batches, survey
 from polywire.journal.errors import JournalLoss
-from polywire.journal.files import (
+from polywire.journal.format import BadMessage, Entry, Head, find_head, index_octets, read_index, write_head
+from polywire.journal.readers import NamedReaders
+from polywire.journal.segments import entries_of, parquet_end_offset
+from polywire.journal.storage import (
     ARROW,
     INDEX,
     PARQUET,
@@ -31,9 +34,6 @@ from polywire.journal.files import (
     segment_name,
     sync_folder,
 )
-from polywire.journal.format import BadMessage, Entry, Head, find_head, index_octets, read_index, write_head
-from polywire.journal.readers import NamedReaders
-from polywire.journal.segments import entries_of, parquet_end_offset
 
 _COPY_OCTETS: Final = 1 << 20
 

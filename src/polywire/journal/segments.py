@@ -19,7 +19,6 @@ from pyarrow import ipc
 
 from polywire.journal.damage import Hole, Survey, concerns, lost_batches, missing, settle, survey
 from polywire.journal.errors import CorruptBatch
-from polywire.journal.files import INDEX, SegmentFile, segment_name
 from polywire.journal.format import (
     END_OF_STREAM,
     ENTRY_OCTETS,
@@ -37,7 +36,7 @@ from polywire.journal.format import (
     unpack_entries,
 )
 from polywire.journal.query import Query, microseconds
-from polywire.journal.storage import Storage
+from polywire.journal.storage import INDEX, SegmentFile, Storage, segment_name
 
 RUN_OCTETS: Final = 2 << 20
 """What is read at once, unless a single batch is larger."""

@@ -31,11 +31,11 @@ from pyarrow.lib import concat_batches
 
 from polywire.journal.compaction import begin_work
 from polywire.journal.errors import JournalError
-from polywire.journal.files import FILE_MODE, STATE, choose_segments, offset_of, segment_name, sync_folder
 from polywire.journal.format import PLAIN_SCHEMA, Array, values
 from polywire.journal.kinds import GAP, KINDS
 from polywire.journal.reader import Journal, open_journal
 from polywire.journal.state import KEY_SOURCES, fold_keys, keys_of, references, resolve, unresolved
+from polywire.journal.storage import FILE_MODE, STATE, choose_segments, offset_of, segment_name, sync_folder
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

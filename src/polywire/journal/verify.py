@@ -14,10 +14,18 @@ from pyarrow import fs
 
 from polywire.journal.damage import Survey, lost_batches, survey
 from polywire.journal.errors import CorruptBatch, NoJournal
-from polywire.journal.files import ARROW, INDEX, PARQUET, SegmentFile, choose_segments, offset_of
 from polywire.journal.format import END_OF_STREAM
 from polywire.journal.segments import decode, load_head, load_index, lost_rows, row_groups
-from polywire.journal.storage import Storage, find_storage
+from polywire.journal.storage import (
+    ARROW,
+    INDEX,
+    PARQUET,
+    SegmentFile,
+    Storage,
+    choose_segments,
+    find_storage,
+    offset_of,
+)
 
 DAMAGE: Final = "damage"
 NOTE: Final = "note"

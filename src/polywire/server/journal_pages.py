@@ -19,9 +19,9 @@ from typing import Any, Final
 from aiohttp import web
 
 from polywire.hub.channels import REST
-from polywire.journal.files import ARROW, INDEX, choose_segments
 from polywire.journal.format import ENTRY_OCTETS, MAGIC, unpack_entries
 from polywire.journal.reader import Journal, open_journal
+from polywire.journal.storage import ARROW, INDEX, choose_segments
 from polywire.server.config.schema import LISTENED
 from polywire.server.gate import Gate
 from polywire.server.http import HttpServer, Refused

@@ -11,8 +11,7 @@ from polywire.backoff import Backoff
 from polywire.client.address import parse
 from polywire.client.errors import BufferFull, Closed, ConnectFailed, ConnectionLost, Timeout
 from polywire.client.link import Link
-from polywire.client.outgoing import BUFFER
-from polywire.client.receipt import Promise
+from polywire.client.outgoing import BUFFER, Promise
 from polywire.client.tls import client_context
 from polywire.client.transport import listen
 from polywire.protocols.fmqp import Decoder, Demand, LocalProtocolError, Publication, Subscription, Unsubscription

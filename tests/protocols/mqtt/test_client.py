@@ -9,7 +9,7 @@ import pytest
 
 from polywire.backoff import Backoff
 from polywire.client.errors import ConnectFailed, Refused
-from polywire.client.receipt import Promise
+from polywire.client.outgoing import Promise
 from polywire.client.tls import client_context
 from polywire.protocols.mqtt import Publish, Will, connect
 from tests.client.loops import run, until

@@ -10,7 +10,7 @@ from polywire.backoff import Backoff
 from polywire.client.address import parse
 from polywire.client.errors import BufferFull, Closed, ConnectFailed, Refused, Timeout
 from polywire.client.link import Link
-from polywire.client.receipt import Promise
+from polywire.client.outgoing import Promise
 from polywire.client.transport import listen
 from polywire.protocols.mqtt import (
     Client,

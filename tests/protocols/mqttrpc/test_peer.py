@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self, cast
 import pytest
 
 from polywire.client.errors import BufferFull, Closed, Refused
-from polywire.client.receipt import SENT, Receipt
+from polywire.client.outgoing import SENT, Receipt
 from polywire.protocols.mqtt import LocalProtocolError as MqttProtocolError
 from polywire.protocols.mqtt.client import Client
 from polywire.protocols.mqttrpc import Decoder, Request, Response, RpcError, Shape, encode

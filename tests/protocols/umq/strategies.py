@@ -20,7 +20,7 @@ from polywire.protocols.umq import (
     Unsubscribe,
     Welcome,
 )
-from polywire.protocols.umq.base36 import MAX_NUMBER
+from polywire.protocols.umq.frames import MAX_NUMBER
 from polywire.wire.frame import Frame
 
 ids = st.one_of(st.integers(0, 40), st.integers(0, MAX_NUMBER), st.sampled_from([36**12 - 1, 36**12, MAX_NUMBER]))

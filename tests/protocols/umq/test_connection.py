@@ -35,7 +35,6 @@ from polywire.protocols.umq import (
     Welcome,
     encode,
 )
-from polywire.protocols.umq.base36 import MAX_NUMBER
 from polywire.protocols.umq.connection import (
     TOPIC_TRANSITIONS,
     TRANSITIONS,
@@ -47,6 +46,7 @@ from polywire.protocols.umq.connection import (
     check_id,
     diagram,
 )
+from polywire.protocols.umq.frames import MAX_NUMBER
 from polywire.wire.frame import Frame
 from tests.protocols.umq.connections import End, answered, client, events, passed, server
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from polywire.protocols.umq import Callback, Decoder, LocalProtocolError, MethodError, Result, TopicUpdate, encode
-from polywire.protocols.umq.base36 import MAX_NUMBER, write
+from polywire.protocols.umq.frames import MAX_NUMBER, write_number
 from polywire.protocols.umq.methods import (
     JSON_TYPE,
     METHODS,
@@ -251,7 +251,7 @@ def test_a_written_method_is_read_back(method: Method) -> None:
 @pytest.mark.rule("UMQ-111")
 @given(ids)
 def test_both_forms_of_an_id_are_the_same(number: int) -> None:
-    assert read_method(f'["unsubscribe",{number}]') == read_method(f'["unsubscribe","{write(number)}"]')
+    assert read_method(f'["unsubscribe",{number}]') == read_method(f'["unsubscribe","{write_number(number)}"]')
 
 
 @pytest.mark.rule("UMQ-109")

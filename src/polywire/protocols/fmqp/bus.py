@@ -8,7 +8,7 @@ from polywire.client.address import Address
 from polywire.client.errors import Closed, Timeout
 from polywire.client.inbox import Inbox, Item, Own, Reading
 from polywire.client.message import NO_HEADERS, Demand, Message
-from polywire.client.receipt import Receipt
+from polywire.client.outgoing import Receipt
 from polywire.protocols.fmqp.client import ANSWER_TIME, Client
 from polywire.protocols.fmqp.client import Demand as FmqpDemand
 from polywire.protocols.fmqp.frames import Publication

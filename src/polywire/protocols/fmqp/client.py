@@ -23,8 +23,7 @@ from polywire.client.errors import Closed, ConnectFailed, ConnectionLost, Timeou
 from polywire.client.inbox import LIMIT, Inbox, Intake
 from polywire.client.link import CLOSE_TIME, Link
 from polywire.client.message import Body, octets
-from polywire.client.outgoing import BUFFER, LinkCarrier, Outgoing
-from polywire.client.receipt import SENT, Receipt
+from polywire.client.outgoing import BUFFER, SENT, LinkCarrier, Outgoing, Receipt
 from polywire.client.reconnect import Keeper, OnDisconnect, OnReconnect
 from polywire.client.transport import DIAL_TIME, Opening, dial
 from polywire.protocols.fmqp.connection import Connection

@@ -15,8 +15,7 @@ from librt.strings import BytesWriter, read_i32_be, write_i16_be, write_i32_be, 
 from mypy_extensions import i16, i32, i64, mypyc_attr
 
 from polywire.protocols.fmqp.errors import LocalProtocolError
-from polywire.wire.buffers import Assembler, Names, same_bytes
-from polywire.wire.frame import RAW_KEPT, Discarded, Frame, Run
+from polywire.wire.frame import RAW_KEPT, Assembler, Discarded, Frame, Names, Run, same_bytes
 
 SUBSCRIPTION: Final = 0x80  # FMQP-39
 UNSUBSCRIBE: Final = 0x40  # FMQP-40

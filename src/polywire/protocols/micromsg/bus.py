@@ -10,13 +10,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from polywire.client.adapter import Handler, Options, Settings, Source, unsupported
+from polywire.client.adapter import (
+    QUEUE,
+    Handler,
+    Options,
+    PeerAdapter,
+    PeerConnection,
+    Publication,
+    Settings,
+    Source,
+    Stream,
+    unsupported,
+)
 from polywire.client.address import Address
 from polywire.client.errors import Refused
 from polywire.client.message import Header, Message, delivery_count
-from polywire.client.outgoing import Entry
-from polywire.client.peer_adapter import QUEUE, PeerAdapter, PeerConnection, Publication, Stream
-from polywire.client.receipt import Promise
+from polywire.client.outgoing import Entry, Promise
 from polywire.protocols.micromsg.client import IDENTITY, WINDOW, open_peer, terms_of
 from polywire.protocols.micromsg.errors import SHUTTING_DOWN
 from polywire.protocols.micromsg.filters import TOPIC_PREFIX

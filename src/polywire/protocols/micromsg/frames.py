@@ -32,8 +32,7 @@ from polywire.protocols.micromsg.text import (
     write_command,
     write_extensions,
 )
-from polywire.wire.buffers import Assembler
-from polywire.wire.frame import Frame, Role
+from polywire.wire.frame import Assembler, Frame, Role
 
 COMMAND: Final = 1  # MICROMSG-37
 EXTENSION: Final = 2  # MICROMSG-38

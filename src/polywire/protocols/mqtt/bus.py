@@ -11,7 +11,7 @@ from polywire.client.adapter import Adapter, Handler, Options, Service, Settings
 from polywire.client.address import Address
 from polywire.client.inbox import Reading
 from polywire.client.message import NO_HEADERS, Message
-from polywire.client.receipt import Receipt
+from polywire.client.outgoing import Receipt
 from polywire.protocols.mqtt.client import Client
 from polywire.protocols.mqtt.frames import Publish
 from polywire.protocols.mqtt.peer import Consuming

@@ -21,8 +21,7 @@ from polywire.client.errors import Closed, ConnectFailed, ConnectionLost, Refuse
 from polywire.client.inbox import LIMIT
 from polywire.client.link import CLOSE_TIME, Link
 from polywire.client.message import Body, octets
-from polywire.client.outgoing import BUFFER
-from polywire.client.receipt import Receipt
+from polywire.client.outgoing import BUFFER, Receipt
 from polywire.client.reconnect import Keeper, OnDisconnect, OnReconnect
 from polywire.client.transport import DIAL_TIME, Opening, dial
 from polywire.protocols.mqtt.errors import LocalProtocolError

@@ -17,8 +17,7 @@ from mypy_extensions import i16, i32, i64, mypyc_attr
 
 from polywire.protocols.mqtt.errors import LocalProtocolError, RemoteProtocolError
 from polywire.protocols.mqtt.topics import MAX_STRING, filter_problem, name_problem, plain_name, text_problem
-from polywire.wire.buffers import LONGEST_KEPT, NAMES_KEPT, Assembler, Names, same_bytes
-from polywire.wire.frame import Frame, Run
+from polywire.wire.frame import LONGEST_KEPT, NAMES_KEPT, Assembler, Frame, Names, Run, same_bytes
 
 # MQTT-008: the types of packets.
 CONNECT: Final = 1

@@ -13,8 +13,7 @@ from typing import Final, TypeVar, cast
 from polywire.client.errors import Closed, ConnectionLost, Refused, Timeout
 from polywire.client.inbox import Inbox, Intake
 from polywire.client.link import Link
-from polywire.client.outgoing import Entry, Outgoing
-from polywire.client.receipt import SENT, Promise, Receipt
+from polywire.client.outgoing import SENT, Entry, Outgoing, Promise, Receipt
 from polywire.protocols.mqtt.connection import Connection, Receiver, Sender
 from polywire.protocols.mqtt.frames import (
     ACCEPTED,

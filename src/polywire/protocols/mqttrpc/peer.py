@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from google.protobuf import any_pb2
 
 from polywire.client.errors import ClientError, Closed, ConnectionLost, Refused, Timeout
-from polywire.client.receipt import Receipt
+from polywire.client.outgoing import Receipt
 from polywire.errors import LocalProtocolError as AnyLocalProtocolError
 from polywire.protocols.mqtt import client as mqtt
 from polywire.protocols.mqttrpc.connection import (

@@ -11,15 +11,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Self
 
-from polywire.client.adapter import Handler, Options, Settings, answered
+from polywire.client.adapter import Handler, Options, PeerAdapter, PeerConnection, Publication, Settings, answered
 from polywire.client.address import Address
 from polywire.client.errors import CallFailed, ConnectionLost, Refused, call_failed
 from polywire.client.inbox import LIMIT, Inbox
 from polywire.client.message import Body, JsonBody, Message, Request, delivery_count
 from polywire.client.message import Header as HeaderValue
-from polywire.client.outgoing import Entry
-from polywire.client.peer_adapter import PeerAdapter, PeerConnection, Publication
-from polywire.client.receipt import Promise
+from polywire.client.outgoing import Entry, Promise
 from polywire.protocols.sabc.client import open_peer
 from polywire.protocols.sabc.errors import DRAINING, NOT_FOUND
 from polywire.protocols.sabc.frames import CALL, PUBLISH, SERVE, SUBSCRIBE, UNSERVE, UNSUBSCRIBE, Whole

@@ -153,5 +153,5 @@ PROTOCOL = Protocol(
     bus="bus:connect",
     decoder="frames:Decoder",
     capture="lines",
-    hot=("base36", "frames", "connection", "methods", "delivery", "session"),
+    hot=("frames", "connection", "methods", "delivery", "session"),
 )

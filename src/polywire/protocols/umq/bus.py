@@ -7,13 +7,21 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from polywire.client.adapter import Handler, Options, Settings, answered, refuse_nack
+from polywire.client.adapter import (
+    QUEUE,
+    Handler,
+    Options,
+    PeerAdapter,
+    PeerConnection,
+    Publication,
+    Settings,
+    answered,
+    refuse_nack,
+)
 from polywire.client.address import Address
 from polywire.client.errors import AttachmentFailed, CallFailed, Refused, call_failed
 from polywire.client.message import NO_HEADERS, Header, Message, Request, delivery_count
-from polywire.client.outgoing import Entry
-from polywire.client.peer_adapter import QUEUE, PeerAdapter, PeerConnection, Publication
-from polywire.client.receipt import Promise
+from polywire.client.outgoing import Entry, Promise
 from polywire.protocols.umq.client import HubRequest, HubSubscription, RemoteHub, credentials, open_peer, publishing
 from polywire.protocols.umq.errors import FatalCode, RpcException, read_failure, write_failure
 from polywire.protocols.umq.peer import TEMPORARY, Peer, Received

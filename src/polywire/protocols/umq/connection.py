@@ -12,7 +12,6 @@ from enum import Enum, unique
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar, final
 
-from polywire.protocols.umq.base36 import MAX_NUMBER
 from polywire.protocols.umq.errors import (
     FatalCode,
     LocalProtocolError,
@@ -23,6 +22,7 @@ from polywire.protocols.umq.errors import (
 )
 from polywire.protocols.umq.frames import (
     MAX_BINARY,
+    MAX_NUMBER,
     MAX_TEXT,
     MAX_UNFINISHED,
     Attachment,

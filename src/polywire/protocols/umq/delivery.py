@@ -19,7 +19,6 @@ from polywire.hub.peer import Refused
 from polywire.hub.queues import Consumer, Delivery
 from polywire.hub.routes import Subscription
 from polywire.hub.services import END, Call, Caller, CallError, Provider, service_error
-from polywire.protocols.umq.base36 import write
 from polywire.protocols.umq.connection import Connection
 from polywire.protocols.umq.errors import (
     FatalCode,
@@ -29,7 +28,7 @@ from polywire.protocols.umq.errors import (
     read_failure,
     write_failure,
 )
-from polywire.protocols.umq.frames import CallException, Result, TopicClose
+from polywire.protocols.umq.frames import CallException, Result, TopicClose, write_number
 from polywire.protocols.umq.methods import (
     Body,
     CallService,
@@ -116,7 +115,7 @@ def attach(payload: bytes, attachments: tuple[Attached, ...]) -> Prepared:
     """A payload in UTF-8 and its attachments; ``-`` takes the place of one that failed (UMQ-154)."""
     if not attachments:
         return Prepared(b"", len(payload), payload)
-    announced = f"A{write(len(attachments))}:".encode()
+    announced = f"A{write_number(len(attachments))}:".encode()
     parts = [payload]
     for each in attachments:
         parts.append(binary(each) if isinstance(each, bytes) else text(b"-:" + each.text.encode(errors="replace")))
@@ -204,7 +203,7 @@ class TopicWriter:
     def __init__(self, client: Client, topic_id: int, *, envelope: bool = False) -> None:
         self._client: Final = client
         self._protocol: Final = client.protocol
-        self._start: Final = f"T{write(topic_id)}:".encode()
+        self._start: Final = f"T{write_number(topic_id)}:".encode()
         self._envelope: Final = envelope
         self._length: i64 = -1
         self._head = b""
@@ -350,13 +349,13 @@ class Answers:
         """Answer a request with JSON that has attachments."""
         if self._due(call_id):
             answer = attach(encode_json(value).encode(), attachments)
-            self._outbox.put(answer.head(f"R{write(call_id)}:".encode()) + answer.rest)
+            self._outbox.put(answer.head(f"R{write_number(call_id)}:".encode()) + answer.rest)
 
     def body(self, call_id: int, message: Message) -> None:
         """Answer a request with a bare body (UMQ-110), unless the reader is too slow for replies."""
         if self._due(call_id):
             reply = bare(message, self._client.protocol)
-            if not self._outbox.reply(reply.head(f"R{write(call_id)}:".encode()), reply.rest):
+            if not self._outbox.reply(reply.head(f"R{write_number(call_id)}:".encode()), reply.rest):
                 self._client.too_slow(message.channel)
 
     def error(self, call_id: int, payload: str) -> None:
@@ -549,7 +548,7 @@ class UmqProvider(Provider):
             self._fail_overloaded(call)
             return
         self._ids[call] = number
-        start = f"B{write(number)}:".encode()
+        start = f"B{write_number(number)}:".encode()
         if not self._client.outbox.offer(request.head(start) + request.rest):
             self._forget(call)
             self._fail_overloaded(call)
@@ -602,7 +601,7 @@ class UmqProvider(Provider):
             payload = prepare(write_request(request, stand_ins(message)), message.attachments)
         except (LocalProtocolError, ValueError):
             return None
-        callback = f"{write(self._callbacks[call.service])}:".encode()
+        callback = f"{write_number(self._callbacks[call.service])}:".encode()
         return Prepared(payload.announced, len(callback) + payload.length, callback + payload.rest)
 
     def _forget(self, call: Call) -> None:

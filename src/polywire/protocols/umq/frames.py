@@ -3,14 +3,17 @@
 A text message is ``[A<count>:]<command><id>:<payload>`` and controls the protocol; a binary message is an attachment
 that a text message announced (UMQ-04, UMQ-02). Messages come whole, so a call of ``feed`` gives one frame, and what
 the decoder keeps between calls is only how many attachments are due to whom. Every violation ends the connection.
+
+Numbers are in base 36 with upper-case digits, unsigned, 64 bits (UMQ-08, UMQ-84). Twelve digits always fit a native
+integer, so only longer numbers take the slow way.
 """
 
 from collections import deque
 from typing import ClassVar, Final, final
 
+from librt.strings import StringWriter
 from mypy_extensions import i32, i64, mypyc_attr
 
-from polywire.protocols.umq.base36 import SAFE_DIGITS, digit, read, write
 from polywire.protocols.umq.errors import (
     MAX_CODE,
     FatalCode,
@@ -20,6 +23,12 @@ from polywire.protocols.umq.errors import (
     read_error_text,
 )
 from polywire.wire.frame import Frame
+
+MAX_NUMBER: Final = 0xFFFF_FFFF_FFFF_FFFF  # UMQ-84
+SAFE_DIGITS: Final = 12
+SPLIT: Final = 36**6
+SHORT: Final = 36**11  # what mypyc compares without making an object
+
 
 MAX_TEXT: Final = 16 * 1024 * 1024
 MAX_BINARY: Final = 16 * 1024 * 1024
@@ -47,6 +56,74 @@ NOT_HANDLED: Final = 33  # ! (UMQ-156): what a later revision sends instead of s
 COMMANDS: Final = "-HWFCBRETDUSX"
 READ: Final = "-HWFCBRETDUSX!"
 WITH_ATTACHMENTS: Final = "HWCRBTS"  # UMQ-85
+
+
+def digit(char: i32) -> i64:
+    """The value of a digit, or -1 for another character, as a lower-case letter is (UMQ-76)."""
+    if 48 <= char <= 57:
+        return i64(char) - 48
+    if 65 <= char <= 90:
+        return i64(char) - 55
+    return -1
+
+
+def read_number(text: str, start: i64, end: i64) -> int:
+    """The number in ``text[start:end]``, which holds digits only (none at all: 0, UMQ-77), or -1 where too large."""
+    while start < end and ord(text[start]) == 48:
+        start += 1
+    if end - start > SAFE_DIGITS + 1:
+        return -1
+    value: i64 = 0
+    last = end if end - start <= SAFE_DIGITS else start + SAFE_DIGITS
+    pos = start
+    while pos < last:
+        value = value * 36 + digit(ord(text[pos]))
+        pos += 1
+    if pos == end:
+        return value
+    large = int(value) * 36 + int(digit(ord(text[pos])))
+    return large if large <= MAX_NUMBER else -1
+
+
+def parse_number(text: str) -> int | None:
+    """The number in a text, or None where it is none."""
+    pos: i64 = 0
+    while pos < len(text):
+        if digit(ord(text[pos])) < 0:
+            return None
+        pos += 1
+    number = read_number(text, 0, pos)
+    return number if number >= 0 else None
+
+
+def write_number(number: int) -> str:
+    """The shortest text of a number; 0 is ``0``."""
+    out = StringWriter()
+    if 0 <= number < SHORT:
+        append_number(out, number)
+    elif 0 < number <= MAX_NUMBER:
+        append_number(out, number // SPLIT)
+        append_digits(out, number % SPLIT, SPLIT // 36)
+    else:
+        raise LocalProtocolError(f"{number} is not a number from 0 to {MAX_NUMBER}", rule="UMQ-84")
+    return out.getvalue()
+
+
+def append_number(out: StringWriter, value: i64) -> None:
+    """Write a number without leading zeros."""
+    power: i64 = 1
+    while value // power >= 36:
+        power *= 36
+    append_digits(out, value, power)
+
+
+def append_digits(out: StringWriter, value: i64, power: i64) -> None:
+    """Write the digits of ``value`` from the one of weight ``power`` down."""
+    while power > 0:
+        top: i64 = value // power
+        out.append(48 + top if top < 10 else 55 + top)
+        value -= top * power
+        power //= 36
 
 
 @final
@@ -330,7 +407,7 @@ class Decoder:
     def _with_attachments(self, message: str, size: i64) -> Frame:
         """A message that begins with ``A<count>:``."""
         colon = self._separator(message, 1, size)
-        count = read(message, 1, colon)
+        count = read_number(message, 1, colon)
         if count < 0:
             raise self._wrong("the attachment count does not fit 64 bits", "UMQ-84", 1)
         pos: i64 = colon + 1
@@ -372,7 +449,7 @@ class Decoder:
             raise self._no_separator(message, end, size)
         number: int = short
         if end - pos > SAFE_DIGITS + 1:
-            number = read(message, pos + 1, end)
+            number = read_number(message, pos + 1, end)
             if number < 0:
                 raise self._wrong("the id does not fit 64 bits", "UMQ-84", pos + 1)
         start: i64 = end + 1
@@ -412,7 +489,7 @@ class Decoder:
     def _callback(self, message: str, number: int, start: i64, size: i64, count: i64) -> Frame:
         """UMQ-47: the payload of ``B`` begins with the id of the callback and another separator."""
         colon = self._separator(message, start, size, "UMQ-83")
-        callback = read(message, start, colon)
+        callback = read_number(message, start, colon)
         if callback < 0:
             raise self._wrong("the callback id does not fit 64 bits", "UMQ-84", start)
         return Callback(number, callback, message[colon + 1 :], count, self._announce(count))
@@ -519,7 +596,7 @@ def _encoded(frame: Frame) -> str:
     if isinstance(frame, Result):
         return _message("R", frame.call_id, frame.payload, frame.attachments)
     if isinstance(frame, Callback):
-        payload = f"{write(frame.callback_id)}:{frame.payload}"
+        payload = f"{write_number(frame.callback_id)}:{frame.payload}"
         return _message("B", frame.call_id, payload, frame.attachments)
     if isinstance(frame, CallException):
         return _message("E", frame.call_id, frame.payload)
@@ -549,8 +626,8 @@ def _encoded(frame: Frame) -> str:
 
 
 def _message(command: str, number: int, payload: str, attachments: int = 0) -> str:
-    return _attached(f"{command}{write(number)}:{payload}", attachments)
+    return _attached(f"{command}{write_number(number)}:{payload}", attachments)
 
 
 def _attached(text: str, attachments: int) -> str:
-    return text if attachments == 0 else f"A{write(attachments)}:{text}"
+    return text if attachments == 0 else f"A{write_number(attachments)}:{text}"

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar, final
 import msgspec
 from mypy_extensions import mypyc_attr
 
-from polywire.protocols.umq.base36 import MAX_NUMBER, parse
 from polywire.protocols.umq.errors import FatalCode, LocalProtocolError, MethodError
+from polywire.protocols.umq.frames import MAX_NUMBER, parse_number
 from polywire.wire.frame import Frame
 
 JSON_TYPE: Final = "application/json"  # UMQ-120
@@ -386,7 +386,7 @@ def read_id(raw: msgspec.Raw, what: str) -> int:
 
 def check_id(value: int | str, what: str) -> int:
     """The id in a JSON value."""
-    number = parse(value) if isinstance(value, str) else value
+    number = parse_number(value) if isinstance(value, str) else value
     if number is None or not 0 <= number <= MAX_NUMBER:
         raise MethodError(f"{what} {shown(value)} is not a number of 64 bits or its base-36 text", rule="UMQ-111")
     return number

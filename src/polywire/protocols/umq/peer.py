@@ -18,7 +18,6 @@ from polywire.client.errors import AttachmentFailed, Closed, ConnectionLost, Ref
 from polywire.client.inbox import LIMIT, Inbox, Intake
 from polywire.client.link import Link
 from polywire.client.peer import LivePeer, Work, expire
-from polywire.protocols.umq.base36 import write
 from polywire.protocols.umq.connection import MAX_CALLBACKS, MAX_TOPICS, Attribute, Connection, State
 from polywire.protocols.umq.errors import (
     FatalCode,
@@ -47,6 +46,7 @@ from polywire.protocols.umq.frames import (
     UnsetAttribute,
     Unsubscribe,
     Welcome,
+    write_number,
 )
 from polywire.wire.frame import Frame, Role
 
@@ -299,7 +299,7 @@ class Subscription:
     @property
     def name(self) -> str:
         """The id in base 36, as in messages."""
-        return write(self.topic_id)
+        return write_number(self.topic_id)
 
     def leave(self) -> None:
         """End it with ``U``. Updates that were not read are dropped."""

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from polywire.cli.journal_replay import COLUMNS, Header, Renaming, Replayed, ReplayError, read_headers, replay
 from polywire.errors import PolywireError
 from polywire.journal.format import PLAIN_SCHEMA
 from polywire.journal.kinds import RETAIN_FLAG
-from polywire.journal.replay import COLUMNS, Header, Renaming, Replayed, ReplayError, read_headers, replay
 
 START = datetime(2026, 11, 15, 12, tzinfo=UTC)
 SCHEMA = pa.schema([PLAIN_SCHEMA.field(name) for name in COLUMNS])
@@ -194,7 +194,7 @@ def paced(speed: float | None, *after: float) -> tuple[list[float], Recorder]:
 
     rows = [row(n, "a", after=seconds) for n, seconds in enumerate(after)]
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
-        patch.setattr("polywire.journal.replay.asyncio.sleep", sleep)
+        patch.setattr("polywire.cli.journal_replay.asyncio.sleep", sleep)
         assert runner.run(replay(batches(*rows), target, speed=speed)).published == len(after)
     return slept, target
 
