@@ -37,6 +37,9 @@ FEW: Final = 512
 LOOKS: Final = 64
 """Names that one step of a search looks at."""
 
+LEVELS_SHARED: Final = 1024
+"""Names of levels of which a trie keeps one copy for many nodes."""
+
 T = TypeVar("T")
 
 
@@ -55,20 +58,12 @@ class Node:
         self.children: dict[str, Node] | None = None  # those with a name, if there are several
         self.any: Node | None = None
         self.rest: Node | None = None
-        self.item: object | None = None
-        self.items: dict[object, None] | None = None
+        self.item: object | None = None  # a dict of them, if there are several
         self.reach: i64 = 1
 
     def empty(self) -> bool:
         """Whether the node holds nothing and leads nowhere."""
-        return (
-            self.only is None
-            and not self.children
-            and self.any is None
-            and self.rest is None
-            and self.item is None
-            and self.items is None
-        )
+        return self.only is None and not self.children and self.any is None and self.rest is None and self.item is None
 
     def child(self, level: str) -> "Node | None":
         """The node below for this level."""
@@ -137,39 +132,41 @@ class Node:
 
     def add(self, item: object) -> bool:
         """Keep one more item, and say whether it is new."""
-        if self.items is not None:
-            if item in self.items:
-                return False
-            self.items[item] = None
-        elif self.item is None:
+        kept = self.item
+        if kept is None:
             self.item = item
-        elif self.item == item:
+        elif isinstance(kept, dict):
+            if item in kept:
+                return False
+            kept[item] = None
+        elif kept == item:
             return False
         else:
-            self.items = {self.item: None, item: None}
-            self.item = None
+            self.item = {kept: None, item: None}
         return True
 
     def discard(self, item: object) -> bool:
         """Keep one item less, and say whether it was there."""
-        if self.items is not None:
-            if item not in self.items:
+        kept = self.item
+        if isinstance(kept, dict):
+            if item not in kept:
                 return False
-            del self.items[item]
-            if not self.items:
-                self.items = None
+            del kept[item]
+            if not kept:
+                self.item = None
             return True
-        if self.item is None or self.item != item:
+        if kept is None or kept != item:
             return False
         self.item = None
         return True
 
     def collect(self, found: list[object]) -> None:
         """Append what is kept here."""
-        if self.item is not None:
-            found.append(self.item)
-        elif self.items is not None:
-            found.extend(self.items)
+        kept = self.item
+        if isinstance(kept, dict):
+            found.extend(kept)
+        elif kept is not None:
+            found.append(kept)
 
     def widest(self) -> i64:
         """The largest reach of the children with a name."""
@@ -187,6 +184,7 @@ class Trie(Generic[T]):
         self._root: Final = Node()
         self._size = 0
         self.nodes = 0
+        self._levels: Final[dict[str, str]] = {}  # names of only children, which often are the same below many nodes
         self._tallies: Final[dict[Node, dict[int, int]]] = {}  # of wide nodes: how many children have which reach
 
     def __len__(self) -> int:
@@ -205,7 +203,7 @@ class Trie(Generic[T]):
             node = path[-1]
             child = node.child(level)
             if child is None:
-                child = node.make(level)
+                child = node.make(self._shared(level) if node.width() == 0 else level)
                 made += 1
             path.append(child)
         if not path[-1].add(item):
@@ -244,7 +242,7 @@ class Trie(Generic[T]):
             if node is None:
                 return False
             node = node.child(level)
-        return node is not None and (node.item is not None or node.items is not None)
+        return node is not None and node.item is not None
 
     def keys(self) -> list[str]:
         """The keys under which something is kept."""
@@ -252,7 +250,7 @@ class Trie(Generic[T]):
         nodes: list[tuple[str, Node]] = [("", self._root)]
         while nodes:
             above, node = nodes.pop()
-            if node.item is not None or node.items is not None:
+            if node.item is not None:
                 found.append(above[:-1])
             if node.any is not None:
                 nodes.append((f"{above}{ANY}/", node.any))
@@ -361,6 +359,15 @@ class Trie(Generic[T]):
             if looked + len(nodes) > most or len(found) > most:
                 return None
         return found  # type: ignore[return-value] # as in find
+
+    def _shared(self, level: str) -> str:
+        """The name of a level, as one object for as many nodes as possible."""
+        known = self._levels.get(level)
+        if known is not None:
+            return known
+        if len(self._levels) < LEVELS_SHARED:
+            self._levels[level] = level
+        return level
 
     def _collect(self, nodes: list[Node], found: list[object], *, deep: bool) -> None:
         """The items of these nodes, and of all below them if ``deep``, else of a ``REST`` right below them."""
