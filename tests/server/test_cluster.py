@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import polywire
+from polywire.protocols import mqtt
 from tests.hub_process import HubProcess, StartError, running_hub
 from tests.nats_servers import NatsCluster, running_nats
 
@@ -179,3 +180,25 @@ def test_without_nats_the_hub_says_where_it_looked(tmp_path: Path) -> None:
         running_hub(*sets, journal=tmp_path / "journal"),
     ):
         pass
+
+
+def test_a_kept_session_follows_its_client_to_another_node(servers: NatsCluster, tmp_path: Path) -> None:
+    async def listen(hub: HubProcess, count: int) -> tuple[bool, list[bytes]]:
+        """Connect as the device, and take so many messages. Whether there was a session, and the messages."""
+        opening = mqtt.connect(at(hub, "mqtt"), client_id="device", clean_session=False)
+        async with opening as device, asyncio.timeout(WAIT):
+            listening = await device.subscribe("home/kitchen", qos=1)
+            return device.session_present, [(await anext(listening)).payload for _ in range(count)]
+
+    async def publish(hub: HubProcess, *bodies: bytes) -> None:
+        async with mqtt.connect(at(hub, "mqtt")) as publisher, asyncio.timeout(WAIT):
+            for body in bodies:
+                await publisher.publish("home/kitchen", body, qos=1)
+
+    with node(servers, "sessions", "a", tmp_path) as a, node(servers, "sessions", "b", tmp_path) as b:
+        assert asyncio.run(listen(a, 0)) == (False, [])
+        asyncio.run(publish(a, b"1", b"2"))
+        assert asyncio.run(listen(b, 2)) == (True, [b"1", b"2"])
+        asyncio.run(publish(a, b"3"))
+        asyncio.run(publish(b, b"4"))
+        assert asyncio.run(listen(a, 2)) == (True, [b"3", b"4"])
