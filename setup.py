@@ -43,7 +43,7 @@ def hot_extensions() -> list[Extension]:
     from mypyc.build import mypycify  # noqa: PLC0415 - a pure build must not need mypyc
 
     sys.path.insert(0, str(SOURCE.absolute()))
-    from polywire.compilation import hot_modules  # noqa: PLC0415 - found there, whatever is installed
+    from polywire.process import hot_modules  # noqa: PLC0415 - found there, whatever is installed
 
     names = hot_modules()
     paths = [str(SOURCE / Path(*name.split(".")).with_suffix(".py")) for name in names]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.wire_cases import Case
-from polywire.memory import tune_allocator
+from polywire.process import tune_allocator
 from polywire.registry import built_in
 
 PROTOCOLS = [each.name for each in built_in()]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from polywire.compilation import hot_modules, pure_wanted
+from polywire.process import hot_modules, pure_wanted
 from tests import spark_home
 
 pytest_plugins = ["tests.conformance.report", "tests.distribution"]

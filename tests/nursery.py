@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
-from polywire.memory import leave_out_pandas
+from polywire.process import leave_out_pandas
 
 IMPORT_SECONDS = 180.0
 """How long the first start may take, on a machine that does a lot besides."""

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from polywire.memory import tune_allocator
+from polywire.process import tune_allocator
 
 
 def test_glibc_takes_the_settings() -> None:
@@ -13,7 +13,7 @@ def test_glibc_takes_the_settings() -> None:
 def test_arrow_works_without_pandas_once_that_is_left_out() -> None:
     code = """
 import sys
-from polywire.memory import leave_out_pandas
+from polywire.process import leave_out_pandas
 leave_out_pandas()
 leave_out_pandas()
 import pyarrow as pa

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import polywire
-from polywire.compilation import hot_modules
+from polywire.process import hot_modules
 
 ROOT = Path(__file__).parents[1]
 MADE_BY_SETUPTOOLS = {"PKG-INFO", "setup.cfg", "src/polywire.egg-info/SOURCES.txt"}

@@ -103,7 +103,7 @@ print("importlib.metadata" in sys.modules)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # noqa: S603 - ours
     loaded, metadata = done.stdout.splitlines()
     described = {each.package for each in built_in()}
-    own = {"polywire", "polywire.compilation", "polywire.errors", "polywire.lazy", "polywire.registry"}
+    own = {"polywire", "polywire.errors", "polywire.process", "polywire.registry"}
     assert set(loaded.split()) == {*described, *own, "polywire.protocols"}
     assert metadata == "False"  # nobody else's protocol was asked for
 

@@ -11,9 +11,8 @@ same for scripts. What they need is loaded when it is first asked for.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polywire.compilation import compiled, load_sources_only, pure_wanted
 from polywire.errors import LocalProtocolError, PolywireError, ProtocolError, RemoteProtocolError
-from polywire.lazy import exports
+from polywire.process import compiled, exports, load_sources_only, pure_wanted
 
 if TYPE_CHECKING:
     from polywire.backoff import Backoff

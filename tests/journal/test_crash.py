@@ -99,7 +99,7 @@ KEEPER = """
 import os, signal, sys
 from pathlib import Path
 
-from polywire.memory import leave_out_pandas
+from polywire.process import leave_out_pandas
 
 leave_out_pandas()  # as in the processes that a hub starts
 folder, what, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

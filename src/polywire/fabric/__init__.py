@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from polywire.lazy import exports
+from polywire.process import exports
 
 if TYPE_CHECKING:
     from polywire.fabric.fabric import Fabric, Settings

@@ -220,7 +220,7 @@ FILES_OF_KEEP_TIME: Final = 10
 LEAST_SEGMENT_SECONDS: Final = 60.0
 
 _WORK: Final = (
-    "import runpy, sys; from polywire.memory import leave_out_pandas; leave_out_pandas(); "
+    "import runpy, sys; from polywire.process import leave_out_pandas; leave_out_pandas(); "
     "runpy.run_module(sys.argv.pop(1), {}, '__main__', alter_sys=True)"
 )
 """What a process runs that works for the hub: a module, and its arguments."""

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Protocol
 from polywire.errors import PolywireError
 from polywire.hub.hub import SERIES, SERIES_SHIFT, Hub
 from polywire.journal.errors import JournalError
-from polywire.memory import leave_out_pandas, tune_allocator
+from polywire.process import leave_out_pandas, tune_allocator
 from polywire.protocols.fmqp.delivery import BrokerInfo
 from polywire.protocols.mqtt.kept import sessions_of
 from polywire.protocols.mqttrpc.session import RpcBridge

@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from polywire.lazy import exports
+from polywire.process import exports
 from polywire.registry import Listener, Protocol
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from polywire.lazy import exports
+from polywire.process import exports
 from polywire.registry import Protocol
 
 if TYPE_CHECKING:

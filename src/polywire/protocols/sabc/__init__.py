@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from polywire.lazy import exports
+from polywire.process import exports
 from polywire.registry import FEATURES, WEBSOCKET, Listener, Protocol
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ are built on.
 
 from typing import TYPE_CHECKING
 
-from polywire.lazy import exports
+from polywire.process import exports
 from polywire.registry import FEATURES, WEBSOCKET, Listener, Protocol
 
 if TYPE_CHECKING:

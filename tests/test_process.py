@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import polywire
-from polywire.compilation import hot_modules, pure_wanted
+from polywire.process import hot_modules, pure_wanted
 from polywire.protocols.fmqp import Publication
 
 SCRIPT = "import polywire; print(sorted(set(polywire.compiled().values())))"
