@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from polywire.fabric.fabric import Settings
 from polywire.hub.access import Identity
 from polywire.hub.message import Message
@@ -179,3 +181,58 @@ def test_a_message_that_crosses_has_one_row(tmp_path: Path) -> None:
     engine.pass_time(1)
 
     assert [len(each.disk.rows("publish")) for each in (a, b) if each.disk is not None] == [3, 0]
+
+
+@pytest.mark.parametrize(("channel", "between"), [("t", "r"), ("r", "t"), ("t", "t"), ("r", "r/2")])
+def test_what_is_recorded_long_before_it_is_delivered_arrives(tmp_path: Path, channel: str, between: str) -> None:
+    engine, a, b = pair(tmp_path)
+    there = b.subscribe(f"{channel}/**")
+    client = a.client()
+    assert a.disk is not None
+    part = [
+        Message(channel, b"%d" % number, retain=channel == "r", time=a.hub.clock(), origin=1) for number in range(2)
+    ]
+    for message in part:
+        a.hub.record(message, client, a.disk.recorder)
+    a.hub.publish(Message(between, b"2", retain=between != "t", time=a.hub.clock(), origin=1), client)
+    engine.turn()
+    for message in part:
+        a.hub.deliver(message, client)
+    engine.turn()
+    assert [body for body in bodies(there) if body != b"2"] == numbers(0, 2)
+
+
+def test_a_retained_message_reaches_subscribers_while_its_node_catches_up(tmp_path: Path) -> None:
+    engine, a, b = pair(tmp_path, Settings(window=1000, buffer=4000))
+    there = b.subscribe("r")
+    old = b.subscribe("t")
+    part(a, b)
+    publish(a, 0, 300, size=100)
+    a.fabric.joined("b", 1)
+    b.fabric.joined("a", 1)
+    client = a.client()
+    for number in range(50):
+        a.hub.publish(Message("r", b"%d" % number, retain=True, time=a.hub.clock(), origin=1), client)
+        a.hub.safe(lambda: None, lambda: None)
+        engine.clock.advance(0.1)
+        engine.turn()
+    engine.pass_time(10)
+    assert len(old.got) == 300
+    assert bodies(there) == numbers(0, 50)
+
+
+def test_a_slow_link_loses_no_retained_message_for_subscribers(tmp_path: Path) -> None:
+    engine, a, b = pair(tmp_path, Settings(window=2000, buffer=4000))
+    there = b.subscribe("r")
+    source = b.fabric.neighbours["a"]
+    source.pause_reading()
+    client = a.client()
+    for number in range(100):
+        body = b"%d" % number + b"x" * 100
+        a.hub.publish(Message("r", body, retain=True, time=a.hub.clock(), origin=1), client)
+        a.hub.safe(lambda: None, lambda: None)
+        engine.clock.advance(0.05)
+        engine.turn()
+    source.resume_reading()
+    engine.pass_time(5)
+    assert [body.strip(b"x") for body in bodies(there)] == numbers(0, 100)

@@ -729,8 +729,8 @@ class Node(Remote):
             self._fabric.drop(SLOW_LINK, known.size)
 
     def deliver(self, message: Message) -> None:
-        """Send it a message. One that is to be retained goes to all nodes anyway."""
-        if message.retain and self._fabric.replicates:
+        """Send it a message. One that is to be retained goes to all live nodes anyway."""
+        if message.retain and self._fabric.replicates and self._mode == LIVE:
             return
         data = self._encoded(message)
         if not data:
@@ -792,15 +792,27 @@ class Node(Remote):
             self.outbox.put(piece)
         return True
 
+    def record_of(self, message: Message) -> Published:
+        """The record in which it gets a message at once.
+
+        It is that of a row only if no later row was sent: the other node would take it for one that had come before.
+        """
+        record = published(message, offset=not self._is_late(message))
+        self._last = max(self._last, record.offset)
+        return record
+
+    def _is_late(self, message: Message) -> bool:
+        """Whether later rows were sent before: a part is recorded long before it is delivered."""
+        return 0 <= message.offset < self._last
+
     def _encoded(self, message: Message) -> bytes:
         """The message's record, empty where there can't be one."""
-        late = 0 <= message.offset < self._last  # the pipeline's, which are recorded long before they are delivered
+        late = self._is_late(message)
         data = None if late else message.encoded.get(LINK_FORM)
         if isinstance(data, bytes):
             return data
-        record = published(message)
         try:
-            made = encode(msgspec.structs.replace(record, offset=-1) if late else record)
+            made = encode(published(message, offset=not late))
         except LinkError:
             made = b""
         if not late:

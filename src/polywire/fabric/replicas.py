@@ -67,11 +67,20 @@ class Retention:
         micros = message.time // MICROSECOND
         version = (micros if known is None else max(micros, known[0] + 1), self._node)
         self._note(message, version)
-        fresh = Kept(published(message), version, forwarded)
-        copy = Kept(published(message), version)
         for node, neighbour in self._fabric.neighbours.items():
-            if neighbour.link.up and not neighbour.offer(fresh if neighbour.remote.is_live() else copy):
+            if neighbour.link.up and not self._send(neighbour, message, version, forwarded=forwarded):
                 self._missed.setdefault(node, OrderedDict())[channel] = None
+
+    def _send(self, neighbour: Neighbour, message: Message, version: Version, *, forwarded: bool) -> bool:
+        """Send a node what is retained, for its clients as well unless it is behind. False: it is to be repeated."""
+        remote = neighbour.remote
+        if not (forwarded and remote.is_live()):
+            return neighbour.offer(Kept(published(message), version))
+        if neighbour.offer(Kept(remote.record_of(message), version, fresh=True)):
+            return True
+        if message.offset >= 0 and message.qos and self._fabric.archive is not None:
+            neighbour.fall_behind(int(message.offset))  # its clients get it from the journal
+        return False
 
     def heed(self, neighbour: Neighbour, record: Kept) -> None:
         """A channel retains something else on another node."""
