@@ -245,3 +245,59 @@ def test_a_node_that_leaves_gives_its_sessions_to_the_others(tmp_path: Path) -> 
     assert len(book(b).stored) == len(book(c).stored) == 5
     publish(a, 2, 4)
     assert [frame.payload for frame in book(b).stored["device0"].waiting] == numbers(0, 4)
+
+
+def test_a_session_that_a_node_has_offered_twice_is_found_later(tmp_path: Path) -> None:
+    engine, (a, b, c) = nodes(tmp_path, "a", "b", "c")
+    device = Device().connect(a)
+    device.subscribe()
+    device.leave()
+    engine.turn()
+    for _ in range(3):  # the others don't hear of it at once
+        a.fabric.hand_over_sessions()
+    engine.turn()
+    publish(c, 0, 2)
+    where, other = (b, c) if "device" in book(b).stored else (c, b)
+    device.connect(other)
+    assert waiting(device) == numbers(0, 2)
+    assert "device" not in book(where).stored
+
+
+def test_a_client_that_connects_while_its_session_moves_gets_it(tmp_path: Path) -> None:
+    for steps in range(40):
+        folder = tmp_path / f"{steps}"
+        engine, (a, b, c) = nodes(folder, "a", "b", "c")
+        device = Device().connect(a)
+        device.subscribe()
+        device.leave()
+        engine.turn()
+        publish(c, 0, 2)
+        a.fabric.hand_over_sessions()  # to b
+        for _ in range(steps):
+            engine.step()
+        device.connect((b, c)[steps % 2])
+        engine.pass_time(0.5)
+        assert device.state is not None, steps
+        assert (device.state.present, waiting(device)) == (True, numbers(0, 2)), steps
+        assert ["device" in book(each).stored for each in (a, b, c)] == [False] * 3, steps
+
+
+def test_a_client_that_moves_on_at_once_keeps_its_session(tmp_path: Path) -> None:
+    for steps in range(40):
+        folder = tmp_path / f"{steps}"
+        engine, (a, b, c) = nodes(folder, "a", "b", "c")
+        device = Device().connect(a)
+        device.subscribe()
+        device.leave()
+        engine.turn()
+        publish(c, 0, 2)
+        first = Device().connect((b, a)[steps % 2], wait=False)
+        for _ in range(steps // 2):
+            engine.step()
+        engine.clock.now += 0.001
+        device.connect(c)
+        engine.pass_time(0.5)
+        assert first.state is None, steps
+        assert device.state is not None, steps
+        assert (device.state.present, waiting(device)) == (True, numbers(0, 2)), steps
+        assert ["device" in book(each).stored for each in (a, b, c)] == [False] * 3, steps

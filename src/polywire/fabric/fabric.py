@@ -58,8 +58,11 @@ TICK: Final = 0.5
 """Seconds between two looks at whether something was lost."""
 
 HAND_OVER_NANOSECONDS: Final = 10_000_000_000
+INTRODUCTION_NANOSECONDS: Final = 5_000_000_000
+"""How long a node that leaves offers its sessions, and one that joins waits before it lets clients in, at most."""
+
 PAUSE: Final = 0.02
-"""How long a node that leaves waits for others to take its sessions, and the seconds between two looks."""
+"""Seconds between two looks at whether that is so."""
 
 PATTERNS_AT_ONCE: Final = 500
 """Patterns in one record, when a link is set up."""
@@ -238,6 +241,16 @@ class Fabric:
         self.hub.table.on_interest = self._interested
         self._timer = self.hub.later(TICK, self._tick)
         await self.membership.start(self)
+
+    async def introduced(self) -> None:
+        """Wait until all nodes that are there have said what they have: a client's session may be with any of them."""
+        end = self.hub.monotonic() + INTRODUCTION_NANOSECONDS
+        while not all(each.ready for each in self.neighbours.values()):
+            if self.hub.monotonic() > end:
+                waited_for = ", ".join(node for node, each in self.neighbours.items() if not each.ready)
+                log.warning("clients are let in, though nodes have not introduced themselves: %s", waited_for)
+                return
+            await asyncio.sleep(PAUSE)
 
     def kill(self) -> None:
         """Do nothing more, and say nothing to the other nodes."""

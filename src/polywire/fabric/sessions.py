@@ -9,7 +9,8 @@ connection that uses it, if there is one, and hands it over:
 4. The new node stores the session and what both have collected, each message once. When that is safe, the old node
    forgets the session, and the client goes on where it was.
 
-Until then the session is the old node's: if one of the two is lost, nothing of it is. A node that leaves for good has
+Until then the session is the old node's: if one of the two is lost, nothing of it is. Who else asks for it meanwhile is
+answered when it has moved, or stays. A node that leaves for good has
 the others take its sessions in the same way, and one that comes back with a session that another node has meanwhile
 hands over what it has.
 """
@@ -167,6 +168,7 @@ class Sessions:
         self._asking: Final[dict[int, _Asking]] = {}
         self._waiting: Final[dict[object, _Asking]] = {}  # by the owner of the work that waits
         self._giving: Final[dict[tuple[str, int], _Giving]] = {}
+        self._deferred: Final[dict[str, list[object]]] = {}  # who waits until a session has moved, by client id
         self._probes: Final[dict[int, _Probing]] = {}
         book.elsewhere = self.ask
         fabric.hand_over_sessions = self.hand_over
@@ -188,7 +190,7 @@ class Sessions:
                 return Outcome.WAIT
             del self._waiting[owner]
             return known.outcome
-        nodes = {node for node, each in self._fabric.neighbours.items() if each.ready}
+        nodes = {node for node, each in self._fabric.neighbours.items() if each.link.up}
         if not nodes:
             return Outcome.NONE
         asking = self._begin(client_id, None if clean else owner)
@@ -221,13 +223,14 @@ class Sessions:
     def heed_claim(self, neighbour: Neighbour, record: Claim) -> None:
         """A client has connected to another node."""
         client_id = record.client_id
-        for mine in self._asking.values():
-            if mine.client_id == client_id and not mine.over:
-                if (mine.at, self._fabric.membership.node) < (record.at, neighbour.node):
-                    mine.outcome = Outcome.TAKEN  # the client has connected there later
-                    self._finish(mine)
+        for mine in [each for each in self._asking.values() if each.client_id == client_id]:
+            if mine.owner is None:
+                continue  # then it is here, or stays where it is
+            if (mine.at, self._fabric.membership.node) > (record.at, neighbour.node):
                 neighbour.put(Claimed(record.ask, Outcome.NONE))
                 return
+            mine.outcome = Outcome.TAKEN  # the client has connected there later
+            self._finish(mine)
         owner = self._book.owner_of(client_id)
         if owner is not None and record.user is not None and owner != record.user:
             neighbour.put(Claimed(record.ask, Outcome.ANOTHER))
@@ -243,18 +246,23 @@ class Sessions:
             if probing is not None:
                 probing.settle(neighbour.node)
             return
+        if record.outcome is Outcome.TAKEN:
+            self._end_giving(neighbour.node, record.ask)
+            return
         asking = self._asking.get(record.ask)
         if asking is not None:
             if record.outcome is Outcome.ANOTHER:
                 asking.outcome = Outcome.ANOTHER
             if asking.answers is not None:
                 asking.answers.settle(neighbour.node)
+            elif asking.giver == neighbour.node and asking.collecting is None:
+                self._finish(asking)
 
     def heed_session(self, neighbour: Neighbour, record: SessionSent) -> None:
         """A node hands a session over: collect what comes for it from now on."""
         asking = self._asking.get(record.ask)
         if asking is None or asking.collecting is not None:
-            neighbour.put(Claimed(record.ask, Outcome.NONE))
+            neighbour.put(Claimed(record.ask, Outcome.TAKEN))
             return
         asking.packed = record.data
         asking.giver = neighbour.node
@@ -301,10 +309,7 @@ class Sessions:
 
     def heed_kept(self, neighbour: Neighbour, record: SessionKept) -> None:
         """The session is another node's now."""
-        giving = self._giving.pop((neighbour.node, record.ask), None)
-        if giving is not None:
-            giving.collecting.end()
-            self._book.forget(giving.client_id)
+        self._end_giving(neighbour.node, record.ask, kept=True)
 
     def heed_held(self, neighbour: Neighbour, record: SessionsHeld) -> None:
         """A node has these sessions. Take those that belong here, or that it can't keep."""
@@ -314,13 +319,17 @@ class Sessions:
             return
         mine = {client_id: (live, since) for client_id, live, since in self._book.whereabouts()}
         me = self._fabric.membership.node
+        taking = {each.client_id for each in self._asking.values() if each.giver == neighbour.node}
         for client_id, live, since in record.sessions:
+            if client_id in taking:
+                continue
             here = mine.get(client_id)
             if here is None and not record.leaving:
                 continue
             if here is None or (*here, me) > (live, since, neighbour.node):
                 user = self._book.owner_of(client_id)
                 asking = self._begin(client_id, None)
+                asking.giver = neighbour.node
                 neighbour.put(Claim(asking.number, client_id, user, asking.at, clean=False))
 
     def _begin(self, client_id: str, owner: object) -> _Asking:
@@ -332,19 +341,43 @@ class Sessions:
     def _give(self, neighbour: Neighbour, record: Claim, place: object) -> int:
         """Hand a session over, once it is stored."""
         client_id = record.client_id
+        if not neighbour.link.up:
+            return DONE
         if self._book.must_wait(client_id, place):
+            return WAIT
+        if self._is_moving(client_id):
+            self._deferred.setdefault(client_id, []).append(place)
             return WAIT
         if record.clean:
             self._book.forget(client_id)
             return DONE
         packed = self._book.pack(client_id)
-        if packed is None or any(each.client_id == client_id for each in self._giving.values()):
+        if packed is None:
             neighbour.put(Claimed(record.ask, Outcome.NONE))
             return DONE
         data, filters = packed
         self._giving[neighbour.node, record.ask] = _Giving(client_id, neighbour.node, Collecting(self._hub, filters))
         neighbour.put(SessionSent(record.ask, data, filters))
         return DONE
+
+    def _is_moving(self, client_id: str) -> bool:
+        """Whether a session is about to be another node's, or this one's without a client that wants it here."""
+        taking = any(each.client_id == client_id and each.owner is None for each in self._asking.values())
+        return taking or any(each.client_id == client_id for each in self._giving.values())
+
+    def _end_giving(self, node: str, ask: int, *, kept: bool = False) -> None:
+        """A node has a session now, or does not take it: then it stays here, where it has collected everything too."""
+        giving = self._giving.pop((node, ask), None)
+        if giving is not None:
+            giving.collecting.end()
+            if kept:
+                self._book.forget(giving.client_id)
+            self._moved(giving.client_id)
+
+    def _moved(self, client_id: str) -> None:
+        """Answer those who have waited for a session to come to rest."""
+        for place in self._deferred.pop(client_id, ()):
+            self._hub.work.wake(place)
 
     def _probe(self, done: Callable[[], object]) -> None:
         """Call ``done`` when all nodes have answered: what they had sent before has arrived."""
@@ -388,8 +421,11 @@ class Sessions:
         self._asking.pop(asking.number, None)
         if asking.collecting is not None:
             asking.collecting.end()
+            asking.collecting = None
+            self._fabric.send(asking.giver, Claimed(asking.number, Outcome.TAKEN))
         if asking.owner is not None:
             self._hub.work.wake(asking.owner)
+        self._moved(asking.client_id)
 
     def _introduce(self, _neighbour: Neighbour) -> Iterator[Record]:
         held = self._book.whereabouts()
@@ -398,16 +434,17 @@ class Sessions:
 
     def _lost(self, node: str) -> None:
         self._leaving.discard(node)
-        for place, giving in list(self._giving.items()):
-            if giving.node == node:  # the session stays here, where it has collected everything as well
-                giving.collecting.end()
-                del self._giving[place]
+        for giving_to, ask in list(self._giving):
+            if giving_to == node:
+                self._end_giving(node, ask)
         for asking in list(self._asking.values()):
             if asking.giver == node and asking.collecting is not None:
                 asking.collecting.end()
                 asking.collecting = None
             if asking.answers is not None:
                 asking.answers.settle(node)
+            elif asking.giver == node:
+                self._finish(asking)
         for probing in list(self._probes.values()):
             probing.settle(node)
 

@@ -43,6 +43,7 @@ class Node:
         """Join the cluster; a ``ConfigError`` says why that is not possible."""
         try:
             await self._fabric.start()
+            await self._fabric.introduced()
         except MembershipError as error:
             raise ConfigError([Problem(str(error), "fabric")]) from error
         log.info("node %s of a cluster", self._membership.node)
