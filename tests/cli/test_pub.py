@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polywire.cli.pubsub import split
+from polywire.cli.messages import split
 from tests.cli.commands import EVERY, SECONDS, fed, good, run, url
 from tests.hub_process import HubProcess
 

@@ -22,9 +22,9 @@ import typer
 
 import polywire
 from polywire.cli.lifecycle import Code, CommandError, cancelled, run
+from polywire.cli.messages import WINDOW, WINDOW_OCTETS
 from polywire.cli.options import Connection, What, connecting, examples
 from polywire.cli.output import Rate, print_json, short, took
-from polywire.cli.pubsub import WINDOW, WINDOW_OCTETS
 from polywire.client.errors import Timeout
 from polywire.client.outgoing import Promise
 

@@ -12,11 +12,23 @@ import typer
 import polywire
 from polywire.cli import cluster, config, journal, pipeline, user
 from polywire.cli.bench import bench, bench_epilog
-from polywire.cli.call import call, call_epilog, ping, ping_epilog, serve_echo, serve_echo_epilog
 from polywire.cli.control import reload, reload_epilog, status, status_epilog, stop, stop_epilog
 from polywire.cli.decode import decode, decode_epilog
+from polywire.cli.messages import (
+    call,
+    call_epilog,
+    demand,
+    demand_epilog,
+    ping,
+    ping_epilog,
+    pub,
+    pub_epilog,
+    serve_echo,
+    serve_echo_epilog,
+    sub,
+    sub_epilog,
+)
 from polywire.cli.options import ConfigFile, Insecure, Sets, config_errors_reported, examples
-from polywire.cli.pubsub import demand, demand_epilog, pub, pub_epilog, sub, sub_epilog
 from polywire.errors import PolywireError
 
 demo_epilog = examples(
