@@ -1,14 +1,14 @@
 """``python -m benchmarks.versions --other CHECKOUT``: this version against another checkout's, measured in turns.
 
 Compile the other checkout's hot modules first (``make build`` there). The load of hubs, and the interpreter, are this
-one's; codecs and clients are measured by each checkout's own ``bench-wire`` and ``bench-clients``. Exits with 1 where
-something has become slower.
+one's; the loads of codecs and clients are each checkout's own. Exits with 1 where something has become slower.
 """
 
 import contextlib
 import functools
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from statistics import harmonic_mean, median
 from typing import TypeVar
 
 from benchmarks.brokers import polywire
-from benchmarks.clients import HERE, OURS, call_server, output, publish, rate
+from benchmarks.clients import HERE, OURS, SECONDS, call_server, publish, rate
 from benchmarks.clients import IN_FLIGHT as CALLS_IN_FLIGHT
 from benchmarks.goals import Line
 from benchmarks.hub import LISTENERS, PAIRS
@@ -154,15 +154,21 @@ def wire(sizes: Sizes) -> Iterator[Line]:
         found: dict[str, tuple[list[float], list[float]]] = {}
         for _ in range(sizes.rounds):
             for which in TURNS:
-                rows = json.loads(output("wire", "--measure", protocol, checkout=(HERE, sizes.other)[which]))
-                for row in rows:
-                    what = f"{protocol}, {row['what']}, {row['size']}"
-                    found.setdefault(what, ([], []))[which].append(row["ns"])
+                for what, ns in timings((HERE, sizes.other)[which], protocol):
+                    found.setdefault(f"{protocol}, {what}", ([], []))[which].append(ns)
         for what, (now, before) in found.items():
             if now and before:
                 # What disturbs a loop makes it slower, never faster.
                 shown = f"{min(now):.3g} ns, before {min(before):.3g}"
                 yield Line(what, shown, min(before) / min(now), least=LEAST)
+
+
+def timings(checkout: Path, protocol: str) -> list[tuple[str, float]]:
+    """The cases of a checkout's codec with their nanoseconds a frame, from a process of its own."""
+    command = [sys.executable, str(HERE / "benchmarks" / "wire_timing.py"), str(checkout), protocol]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=SECONDS, cwd=checkout)
+    rows: list[tuple[str, float]] = json.loads(done.stdout)
+    return rows
 
 
 def publishing(sizes: Sizes) -> Iterator[Line]:

@@ -10,46 +10,29 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
-from benchmarks.wire_cases import Case
+from benchmarks.wire_timing import best
 from polywire.process import tune_allocator
 from polywire.registry import built_in
 
 PROTOCOLS = [each.name for each in built_in()]
-ROUNDS = 7
 ROUND_SECONDS = 0.05
 CHUNK = 64 * 1024
 STREAM_SIZES = (16 << 20, 32 << 20, 64 << 20)
-
-
-def best(case: Case) -> float:
-    """ns per frame in the best of several rounds."""
-    case.run()
-    started = time.perf_counter()
-    case.run()
-    repeats = max(1, int(ROUND_SECONDS / max(time.perf_counter() - started, 1e-9)))
-    times = []
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        for _ in range(repeats):
-            case.run()
-        times.append((time.perf_counter() - started) / repeats)
-    return min(times) / case.frames * 1e9
 
 
 def measure(protocol: str) -> list[dict[str, object]]:
     """All cases of a protocol, in this process."""
     module = importlib.import_module(f"benchmarks.wire_cases.{protocol}")
     rows: list[dict[str, object]] = [
-        {"what": case.what, "size": case.size, "ns": best(case), "goal": case.goal, "most": case.most}
+        {"what": case.what, "size": case.size, "ns": best(case, ROUND_SECONDS), "goal": case.goal, "most": case.most}
         for case in module.cases()
     ]
     if hasattr(module, "streaming"):
         for size in STREAM_SIZES:
             case = module.streaming(size, CHUNK)
-            rows.append({"what": case.what, "size": case.size, "ns": best(case), "octets": size})
+            rows.append({"what": case.what, "size": case.size, "ns": best(case, ROUND_SECONDS), "octets": size})
     return rows
 
 
