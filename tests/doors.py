@@ -1,6 +1,7 @@
 """Ways to a certain worker of a hub. Workers share their ports, so a client can't choose one; tests have to."""
 
 import contextlib
+import functools
 import itertools
 import select
 import socket
@@ -14,6 +15,9 @@ from tests.hub_process import HubProcess
 from tests.wires import connected
 
 SECONDS = 30.0
+ACCEPT_SECONDS = 0.5
+"""How long a connection waits for somebody to accept it: the worker that it was dealt to may stand still."""
+
 _NUMBERS = itertools.count()
 
 
@@ -26,20 +30,28 @@ def dial_worker(port: int, pid: int) -> socket.socket:
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         connection = dial_loopback(int(port))
-        if _is_with(connection, pid, end):
-            return connection
+        try:
+            if _is_with(connection, port, pid):
+                return connection
+        except OSError:
+            connection.close()
+            raise
         connection.close()
     raise NobodyError(f"process {pid} accepts no connections to port {port}")
 
 
-def _is_with(connection: socket.socket, pid: int, end: float) -> bool:
+def _is_with(connection: socket.socket, port: int, pid: int) -> bool:
     """Whether a process has the other end of a connection, once any process has."""
     host = "0100007F"
-    ends = f"{host}:{connection.getpeername()[1]:04X} {host}:{connection.getsockname()[1]:04X} "
+    ends = f"{host}:{port:04X} {host}:{connection.getsockname()[1]:04X} "
+    end = time.monotonic() + ACCEPT_SECONDS
     while time.monotonic() < end:
-        for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines():
-            if ends in line and (inode := line.split()[9]) != "0":
-                return _has(pid, f"socket:[{inode}]")
+        found = [line for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines() if ends in line]
+        if not found:
+            return False  # who was to accept it has ended
+        inode = found[0].split()[9]
+        if inode != "0":
+            return _has(pid, f"socket:[{inode}]")
         time.sleep(0.0005)  # it is not accepted yet
     return False
 
@@ -50,6 +62,14 @@ def _has(pid: int, what: str) -> bool:
             if str(each.readlink()) == what:
                 return True
     return False
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process has not ended. One that was killed has no file open, even before its parent knows."""
+    try:
+        return bool(pid) and any(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
 
 
 def wait_until_told(subscriber: str, publisher: str) -> None:
@@ -77,8 +97,19 @@ class Doors:
     def __init__(self, hub: HubProcess) -> None:
         self.addresses: dict[str, dict[str, str]] = {}
         self.proxies: dict[str, list[Proxy]] = {}
+        self._pids: dict[str, int] = {}
         for node in hub.workers():
-            self.add(node, hub, lambda port, node=node: dial_worker(port, hub.workers()[node]))  # type: ignore[misc]
+            self.add(node, hub, functools.partial(self._dial, hub, node))
+
+    def _dial(self, hub: HubProcess, node: str, port: int) -> socket.socket:
+        """A connection to a worker. ``NobodyError`` at once while it is being started again."""
+        pid = self._pids.get(node, 0)
+        if not _runs(pid):
+            found = next(each for each in hub.cluster()["nodes"] if each["node"] == node)
+            if found["state"] != "running":
+                raise NobodyError(f"{node} is {found['state']}")
+            pid = self._pids[node] = found["pid"]
+        return dial_worker(port, pid)
 
     def add(self, node: str, hub: HubProcess, dial: Callable[[int], socket.socket] = dial_loopback) -> None:
         """A node whose listeners are those of this hub."""

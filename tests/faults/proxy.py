@@ -98,17 +98,22 @@ class Proxy:
                 client = self._listener.accept()[0]
             except OSError:
                 return
-            try:
-                server = self._dial(self._target)
-            except OSError:  # nobody is there, which the client notices so
-                client.close()
-                continue
-            for each in (client, server):
-                each.settimeout(None)
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._sockets.append(each)
-            self._start(self._pump, client, server)
-            self._start(self._pump, server, client)
+            self._sockets.append(client)
+            self._start(self._connect, client)
+
+    def _connect(self, client: socket.socket) -> None:
+        try:
+            server = self._dial(self._target)
+        except OSError:  # nobody is there, which the client notices so
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+            return
+        self._sockets.append(server)
+        for each in (client, server):
+            each.settimeout(None)
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._start(self._pump, server, client)
+        self._pump(client, server)
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         sent = 0
