@@ -22,7 +22,7 @@ from polywire.protocols.mqtt import (
     encode,
 )
 from polywire.wire.frame import Frame
-from tests.interop.speaker import StreamWire
+from tests.interop.speaker import RefusedError, StreamWire
 
 F = TypeVar("F")
 
@@ -45,7 +45,7 @@ class KeptSession:
 
 
 class Link:
-    """One connection. It answers what comes while it waits for something."""
+    """One connection. It answers what comes while it waits for something. ``RefusedError``: the hub wants no more."""
 
     def __init__(self, address: str, session: KeptSession) -> None:
         self._session = session
@@ -54,15 +54,19 @@ class Link:
         self._frames: list[Frame] = []
         try:
             self.say(Connect(session.name, clean_session=False, keep_alive=0))
-            answer = self.until(lambda frame: frame if isinstance(frame, Connack) else None)
-            assert not answer.return_code
-            self.present = answer.session_present
+            self.present = self._accepted().session_present
             if not self.present:
                 session.known.clear()
             self._resume()
         except BaseException:
             self._wire.close()
             raise
+
+    def _accepted(self) -> Connack:
+        answer = self.until(lambda frame: frame if isinstance(frame, Connack) else None)
+        if answer.return_code:
+            raise RefusedError(str(answer.return_code))
+        return answer
 
     def close(self) -> None:
         """Hang up without a word."""
