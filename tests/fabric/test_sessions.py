@@ -301,3 +301,31 @@ def test_a_client_that_moves_on_at_once_keeps_its_session(tmp_path: Path) -> Non
         assert device.state is not None, steps
         assert (device.state.present, waiting(device)) == (True, numbers(0, 2)), steps
         assert ["device" in book(each).stored for each in (a, b, c)] == [False] * 3, steps
+
+
+def test_what_comes_late_to_the_node_that_takes_a_session_is_there_once(tmp_path: Path) -> None:
+    for steps in range(30):
+        engine, (a, b, c) = nodes(tmp_path / f"{steps}", "a", "b", "c")
+        b.subscribe("t")
+        device = Device().connect(a)
+        device.subscribe()
+        device.leave()
+        engine.turn()
+        slow: list[tuple[str, str, bytes]] = []
+        publish(c, 0, 2)
+        send = c.member.send
+        c.member.send = lambda node, batch, slow=slow, send=send: (  # type: ignore[method-assign,misc]
+            slow.append(("c", node, bytes(batch))) if node == "b" else send(node, batch)
+        )
+        publish(c, 2, 4)
+        device.connect(b, wait=False)
+        for _ in range(steps):
+            engine.step()
+        c.member.send = send  # type: ignore[method-assign]
+        engine.batches.extend(slow)
+        engine.turn()
+        publish(c, 4, 5)
+        assert device.state is not None, steps
+        device.leave()
+        engine.turn()
+        assert [frame.payload for frame in book(b).stored["device"].waiting] == numbers(0, 5), steps

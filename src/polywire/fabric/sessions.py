@@ -4,7 +4,7 @@ A client that connects is asked for on all nodes, as its session may be anywhere
 connection that uses it, if there is one, and hands it over:
 
 1. It sends what the session has, keeps it, and collects what comes for it from now on.
-2. The new node collects, too. It asks all nodes for an answer: what they publish after that comes to it.
+2. The new node asks all nodes for an answer: what they publish after that comes to it. It collects from then on, too.
 3. Then the old node does the same: it has got all that was published before. It sends what it has collected.
 4. The new node stores the session and what both have collected, each message once. When that is safe, the old node
    forgets the session, and the client goes on where it was.
@@ -77,28 +77,37 @@ class Book(Protocol):
 class Collector(Subscription):
     """Collects what comes for one subscription of a session while it is handed over."""
 
-    def __init__(self, pattern: str, qos: int, group: int, hub: Hub, found: list[tuple[Message, str, int]]) -> None:
+    def __init__(self, pattern: str, qos: int, group: int, hub: Hub, collecting: "Collecting") -> None:
         super().__init__(pattern, Outbox(NOWHERE, hub.flusher), group, rank=qos, counted=False)
-        self._found: Final = found
+        self._collecting: Final = collecting
 
     def deliver(self, message: Message) -> None:
         """Keep it, unless it is one with QoS 0."""
         qos = min(message.qos, self.rank)
-        if qos:
-            self._found.append((message, self.pattern, qos))
+        if qos and not self._collecting.is_early():
+            self._collecting.found.append((message, self.pattern, qos))
 
 
 @final
 class Collecting:
-    """All that comes for one session."""
+    """All that comes for one session.
+
+    ``awaited`` are the nodes that have yet to answer: what they had published before is with the session's old node.
+    """
 
     def __init__(self, hub: Hub, filters: tuple[tuple[str, int], ...]) -> None:
         self.found: Final[list[tuple[Message, str, int]]] = []
+        self.awaited: set[str] = set()
         self._hub: Final = hub
         group = hub.next_number()
-        self._all: Final = [Collector(pattern, qos, group, hub, self.found) for pattern, qos in filters if qos]
+        self._all: Final = [Collector(pattern, qos, group, hub, self) for pattern, qos in filters if qos]
         for each in self._all:
             hub.table.add(each)
+
+    def is_early(self) -> bool:
+        """Whether what is delivered now comes from a node that is awaited."""
+        source = self._hub.flusher.source
+        return isinstance(source, Neighbour) and source.node in self.awaited
 
     def end(self) -> None:
         """Collect no more."""
@@ -266,9 +275,9 @@ class Sessions:
             return
         asking.packed = record.data
         asking.giver = neighbour.node
-        asking.collecting = Collecting(self._hub, record.filters)
+        collecting = asking.collecting = Collecting(self._hub, record.filters)
         self._fabric.tell_interest()
-        self._probe(lambda: self._fabric.send(neighbour.node, Probe(record.ask, last=True)))
+        collecting.awaited = self._probe(lambda: self._fabric.send(neighbour.node, Probe(record.ask, last=True)))
 
     def heed_probe(self, neighbour: Neighbour, record: Probe) -> None:
         """A node wants to know when all that was sent before has arrived, or is the last of a session's two to ask."""
@@ -379,8 +388,11 @@ class Sessions:
         for place in self._deferred.pop(client_id, ()):
             self._hub.work.wake(place)
 
-    def _probe(self, done: Callable[[], object]) -> None:
-        """Call ``done`` when all nodes have answered: what they had sent before has arrived."""
+    def _probe(self, done: Callable[[], object]) -> set[str]:
+        """Call ``done`` when all nodes have answered: what they had sent before has arrived.
+
+        Returns those that have not, which become fewer.
+        """
         self._last += 1
         number = self._last
 
@@ -394,6 +406,7 @@ class Sessions:
         for node in list(nodes):
             self._fabric.send(node, Probe(number))
         probing.check()
+        return nodes
 
     def _send_extras(self, place: tuple[str, int]) -> None:
         giving = self._giving.get(place)
