@@ -176,7 +176,7 @@ def scaling(sizes: Sizes) -> Iterator[Line]:
         shown = f"{speeds[1] / 1e3:.0f} k msg/s, one {speeds[0] / 1e3:.0f}"
         yield Line(f"two workers, {what}, throughput", shown, speeds[1] / speeds[0], least=0)
         shown = f"{double.cost():.2f} µs, one {single.cost():.2f}"
-        yield Line(f"two workers, {what}, CPU of a message", shown, double.cost() / single.cost(), least=0)
+        yield Line(f"two workers, {what}, CPU of a message", shown, double.cost() / (single.cost() or 1), least=0)
 
 
 def _pids(port: int) -> list[int]:

@@ -221,13 +221,15 @@ class Driver:
             cwd=Path(__file__).parent.parent,
         )
         self.started = threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.strip() == "started":
-                self.started.set()
+        with self.process.stdout as lines:
+            for line in lines:
+                if line.strip() == "started":
+                    self.started.set()
 
     @property
     def ended(self) -> bool:
@@ -258,6 +260,7 @@ class Driver:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(1)
         self.process.wait(30)
+        self._listener.join(30)
         self._log.close()
 
 

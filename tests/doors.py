@@ -27,9 +27,10 @@ class NobodyError(OSError):
 
 def dial_worker(port: int, pid: int) -> socket.socket:
     """A connection to a port that this process has accepted: others are closed until there is one."""
+    port = int(port)  # some ports know more than their number
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
-        connection = dial_loopback(int(port))
+        connection = dial_loopback(port)
         try:
             if _is_with(connection, port, pid):
                 return connection

@@ -20,7 +20,11 @@ def everything_on(folder: Path) -> Path:
     path.write_text(text, encoding="utf-8")
     authority = Authority(folder)
     shutil.copy(authority.issue("hub"), folder / "hub.key")
-    shutil.copy(authority.root, folder / "clients.pem")
+    shutil.copy(authority.issue("node"), folder / "node.key")
+    shutil.copy(folder / "node.key", folder / "node.pem")
+    for name in ("clients.pem", "nats.pem"):
+        shutil.copy(authority.root, folder / name)
+    (folder / "hub-1.creds").touch()
     (folder / "keys.json").write_text(public_keys())
     put_user(folder / "polywire.users", make_user("ann", None))
     return path

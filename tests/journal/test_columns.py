@@ -199,7 +199,7 @@ def test_the_stored_codes_of_protocols_never_change() -> None:
 
 def test_no_two_flags_share_a_bit() -> None:
     bits = [value for name, value in vars(kinds).items() if name.endswith(("_FLAG", "_MASK"))]
-    assert sum(bits) == 2047
+    assert sum(bits) == 4095
     assert kinds.QOS_MASK == 3 << kinds.QOS_SHIFT
 
 
