@@ -124,10 +124,11 @@ class Taker(Consumer):
 class Node:
     """A hub, its membership, and its links to the others."""
 
-    def __init__(self, mesh: "Mesh", node: str, life: int) -> None:
+    def __init__(self, mesh: "Mesh", node: str, life: int, restore: Callable[[Hub], None]) -> None:
         loop = asyncio.get_running_loop()
         self.mesh, self.node, self.life = mesh, node, life
         self.hub = Hub(loop.call_soon, loop.call_later, lambda: 10**18, list(names()))
+        restore(self.hub)
         open_log = None if mesh.store is None else self.open_log
         self.queues = Queues(self.hub, self, self, QueueSettings(open_log, refuse=mesh.refuse, buffer=mesh.buffer))  # type: ignore[arg-type]
         self.leased = True
@@ -180,8 +181,8 @@ class Mesh:
         self.terms: dict[int, int] = defaultdict(int)
         self.cut: set[str] = set()
 
-    def start(self, name: str, life: int = 1) -> Node:
-        node = Node(self, name, life)
+    def start(self, name: str, life: int = 1, restore: Callable[[Hub], None] = lambda _: None) -> Node:
+        node = Node(self, name, life, restore)
         others = list(self.nodes.values())
         self.nodes[name] = node
         for other in others:
@@ -644,3 +645,45 @@ def test_an_owner_that_starts_again_knows_what_it_has_done() -> None:
         assert again.queues.duplicates == 2
 
     run(test, store=None)
+
+
+def test_an_owner_that_starts_again_is_told_what_was_acknowledged_meanwhile() -> None:
+    async def test(mesh: Mesh) -> None:
+        a, b = (mesh.start(name, restore=journal_from(0)) for name in "ab")
+        mesh.give(SHARD, "a")
+        await settle()
+        taker = b.consume()
+        a.publish(b"one", b"two", b"three")
+        await until(lambda: len(taker.got) == 3)
+        on_disk = [each.message for each in taker.got]
+        for each in taker.got:
+            each.message.offset = each.number
+        a.publish(b"four")
+        await until(lambda: len(taker.got) == 4)
+        one, two, three, four = taker.got
+        mesh.kill("a")
+        assert one.ack()
+        again = mesh.start("a", life=2, restore=journal_from(three.number + 1, *on_disk))
+        mesh.give(SHARD, "a")
+        again.publish(b"five")  # has the place that the lost message had
+        at_a = again.consume()
+        await until(lambda: at_a.bodies == [b"five"])
+        assert at_a.got[0].number == four.number
+        assert two.ack()
+        assert not four.ack()
+        await until(lambda: len(again.hub.queues[QUEUE]) == 2)
+        three.queue.detach(taker)
+        await until(lambda: at_a.bodies == [b"five", b"three"])
+
+    run(test, store=None)
+
+
+def journal_from(first: int, *messages: Message) -> Callable[[Hub], None]:
+    """Give a hub a journal that goes on at an offset, and its queue what the journal has."""
+
+    def restore(hub: Hub) -> None:
+        hub.recorder = Recorder(first, lambda: 10**18, lambda: None)
+        for message in messages:
+            hub.queue(QUEUE).enter(message)
+
+    return restore

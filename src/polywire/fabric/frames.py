@@ -226,7 +226,10 @@ class Put(Record, tag=20, frozen=True, gc=False):
 
 
 class LoanEnded(Record, tag=21, frozen=True, gc=False):
-    """Request: a message on loan needs no more, or has to go back. ``how`` is one of the values below."""
+    """Request: a message on loan needs no more, or has to go back. ``how`` is one of the values below.
+
+    ``lender`` is the node that has given it, in this ``term``.
+    """
 
     shard: int
     first: int
@@ -237,6 +240,7 @@ class LoanEnded(Record, tag=21, frozen=True, gc=False):
     how: int
     delay: float = 0.0
     reason: str = ""
+    lender: str = ""
 
 
 ACKNOWLEDGED: Final = 0
@@ -281,10 +285,14 @@ class Given(Record, tag=25, frozen=True, gc=False):
 
 
 class Owning(Record, tag=26, frozen=True, gc=False):
-    """The sender owns the shard, and takes requests."""
+    """The sender owns the shard, and takes requests.
+
+    Places below ``first`` have the messages that they had in earlier terms. Those of all others are gone.
+    """
 
     shard: int
     term: int
+    first: int = 0
 
 
 class Resume(Record, tag=27, frozen=True, gc=False):

@@ -10,7 +10,8 @@ which number it has done them, together with what they did, so each is done once
 
 With replicas, what happens in a shard is recorded in its log (``log.py``), which the next owner reads; a message's
 place in its queue is its offset there, the same for every owner. Without, it is recorded in the owner's journal, and
-the shard waits for its owner if that is lost.
+the shard waits for its owner if that is lost. A message's place is its offset in the journal then. What was not on disk
+when the owner was killed is gone, and others have its places.
 
 A new owner announces itself (``Owning``). Each node answers with the requests that are not confirmed, then with what
 its consumers hold (``Resume``); until all have answered nothing is handed out, so nothing is delivered twice, or too
@@ -209,7 +210,7 @@ class _Stage:
     """A queue whose messages are on loan here. ``wanted`` is what its owner is to be asked for at the end of the turn.
 
     ``owed`` is what it is to be asked for once somebody has room, after messages were given back; ``loans`` has the
-    term of each message.
+    term of each message, ``lender`` is who has given them.
     """
 
     queue: Queue
@@ -220,6 +221,7 @@ class _Stage:
     planned: bool = False
     watched: bool = False
     loans: dict[int, int] = field(default_factory=dict)
+    lender: str = ""
 
 
 @final
@@ -240,6 +242,10 @@ class Queues(Sharing):
         self._loans: Final = _Loans(self)
         self._kept_size = 0
         self._reachable = True
+        self.introducing = False
+        """Whether nodes are there that have not said what they have: until then nothing is handed out."""
+        self._first = 0 if hub.recorder is None else hub.recorder.next_offset()
+        """Where the places begin that are new since this node was started."""
         self._jobs: Final[set[asyncio.Task[None]]] = set()
         self._protocols: Final = {counters.protocol: code for code, counters in enumerate(hub.counters)}
         self._idle = asyncio.Event()
@@ -369,6 +375,12 @@ class Queues(Sharing):
             if owned.ready:
                 self._announce(owned, node)
 
+    def introduced(self) -> None:
+        """All nodes that are there have said what they have."""
+        self.introducing = False
+        for owned in list(self._owned.values()):
+            self._answered(owned, "")
+
     def left(self, node: str) -> None:
         """A node has gone: what it had on loan is handed out again."""
         self._nodes.pop(node, None)
@@ -386,7 +398,12 @@ class Queues(Sharing):
             owned.awaited.add(node)
             self._hub.later(RESUME_SECONDS, partial(self._serve, owned))
             self._end_loans_of(node, owned.shard)
-        self._send(node, Owning(owned.shard, owned.term))
+        elif not owned.serving:
+            owned.awaited.add(node)
+        self._send(node, self._owning(owned))
+
+    def _owning(self, owned: _Owned) -> Owning:
+        return Owning(owned.shard, owned.term, self._first if owned.log is None else 0)
 
     def _end_loans_of(self, node: str, shard: int = -1) -> None:
         """Take back what a node has on loan: all of it, or that of one shard."""
@@ -573,7 +590,7 @@ class Queues(Sharing):
             self._own(queue, owned)
         owned.awaited = set(self._nodes)
         for node in self._nodes:
-            self._send(node, Owning(owned.shard, owned.term))
+            self._send(node, self._owning(owned))
         if owned.log is None:
             self._recall_requests(owned)
         requests = self._requests.setdefault(owned.shard, _Requests())
@@ -600,10 +617,11 @@ class Queues(Sharing):
         queue.lender = None
         queue.fence = partial(self._may_hand_out, owned)
         if owned.recorder is not None:
-            queue.by_offset = True
+            queue.by_offset = True  # and all its messages come from the log
             queue.on_ack = owned.recorder.dequeued
             queue.on_return = owned.recorder.returned
         elif self._hub.recorder is not None:
+            queue.place_by_offset()
             queue.on_ack = self._hub.recorder.dequeued
             queue.on_return = self._hub.recorder.returned
 
@@ -627,6 +645,7 @@ class Queues(Sharing):
         for queue in queues:
             stage = self._lend(queue)
             stage.loans.update(dict.fromkeys(queue.held(), owned.term))
+            stage.lender = self._membership.node
             if owned.log is None:
                 self._move_out(queue)
             else:
@@ -666,7 +685,7 @@ class Queues(Sharing):
 
     def _answered(self, owned: _Owned, node: str) -> None:
         owned.awaited.discard(node)
-        if owned.ready and not owned.awaited:
+        if owned.ready and not owned.awaited and not self.introducing:
             self._serve(owned)
 
     def _queues_of(self, shard: int) -> list[Queue]:
@@ -713,7 +732,7 @@ class Queues(Sharing):
         if isinstance(request, Put):
             return self._apply_put(owned, request)
         queue = self._hub.queues.get(request.queue)
-        if queue is None or (owned.log is None and request.term != owned.term):
+        if queue is None or (owned.log is None and request.term != owned.term and not self._has_kept(request)):
             return None
         borrower = self._borrowers.get((node, request.queue))
         delivery = None if borrower is None else borrower.pending.get(request.place)
@@ -730,6 +749,10 @@ class Queues(Sharing):
                 reason = UNACKNOWLEDGED if request.how == ABANDONED else request.reason
                 queue.nack(delivery, request.delay, reason)
         return None
+
+    def _has_kept(self, request: LoanEnded) -> bool:
+        """Whether this node has given a message in an earlier life, and still has it at that place."""
+        return request.lender == self._membership.node and request.place < self._first
 
     def _apply_put(self, owned: _Owned, request: Put) -> Refused | None:
         message = message_of(request.message)
@@ -869,7 +892,8 @@ class Queues(Sharing):
                 self._move_out(queue)
             queue.recall()  # what is on loan and has not been handed out: the owner has it too
             if is_new and self._settings.open_log is None:
-                queue.disown()
+                queue.disown(record.first if stage.lender == node else 0)
+            stage.lender = node
             places = queue.held()
             stage.loans = dict.fromkeys(places, record.term)
             if places:
@@ -967,9 +991,11 @@ class Queues(Sharing):
         term = None if stage is None else stage.loans.pop(delivery.number, None)
         if term is None:
             return
+        lender = "" if stage is None else stage.lender
         request = partial(
-            LoanEnded, queue=queue.name, term=term, place=delivery.number, how=how, delay=delay, reason=reason
-        )
+            LoanEnded, queue=queue.name, term=term, place=delivery.number, how=how, delay=delay, reason=reason,
+            lender=lender,
+        )  # fmt: skip
         self._ask_owner(shard_of(queue.name), request, 64)
         if how in {UNTOUCHED, UNWANTED} and stage is not None and stage.asked:
             if how == UNWANTED:
@@ -990,6 +1016,7 @@ class Queues(Sharing):
             self._ask_owner(shard, untouched, 64)
             return
         stage.loans[record.place] = record.term
+        stage.lender = requests.owner or ""
         message = message_of(record.message)
         message.offset = -1
         queue.insert(message, record.place, record.attempts - 1)

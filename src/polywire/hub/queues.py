@@ -26,6 +26,9 @@ MAX_SIZE: Final = 128 * 1024 * 1024
 OVERHEAD: Final = 512
 """Bytes of memory that a queued message takes beside its names, headers and body."""
 
+BEHIND: Final = 1 << 62
+"""The first place of messages without an offset, where the others are placed by theirs."""
+
 MAX_DELAY: Final = 86400.0
 """Seconds a rejected message waits at most."""
 
@@ -254,9 +257,12 @@ class Queue:
 
     def enter(self, message: Message) -> Delivery:
         """The same without checking for room."""
-        number = int(message.offset) if self.by_offset else self._next
+        if self.by_offset and message.offset >= 0:
+            number = int(message.offset)
+        else:
+            number = self._next
+            self._next = number + 1
         delivery = Delivery(self, message, number)
-        self._next = number + 1
         self.octets += message.size()
         self.totals.size += footprint(message)
         self._waiting.append(delivery)
@@ -286,11 +292,24 @@ class Queue:
         found.sort(key=_number)
         return found
 
-    def disown(self) -> None:
-        """Forget the messages that consumers have: nothing becomes of their acknowledgements."""
+    def disown(self, first: int = 0) -> None:
+        """Forget the messages that consumers have from a place on: nothing becomes of their acknowledgements."""
         for delivery in list(self._handed_out.values()):
-            self._release(delivery)
-            self._forget(delivery.message)
+            if delivery.number >= first:
+                self._release(delivery)
+                self._forget(delivery.message)
+
+    def place_by_offset(self) -> None:
+        """A message's place is its offset from now on. One without an offset comes behind all others."""
+        if not self.by_offset:
+            self.by_offset = True
+            waiting = self.recall()
+            self._next = max(self._next, BEHIND)
+            for delivery in waiting:
+                number = int(delivery.message.offset)
+                if number < 0:
+                    number = self._next
+                self.insert(delivery.message, number, delivery.attempts)
 
     def held(self) -> list[int]:
         """The places of the messages that consumers have."""

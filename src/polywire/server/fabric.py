@@ -42,8 +42,10 @@ class Node:
     async def start(self) -> None:
         """Join the cluster; a ``ConfigError`` says why that is not possible."""
         try:
+            self._queues.introducing = True
             await self._fabric.start()
             await self._fabric.introduced()
+            self._queues.introduced()
         except MembershipError as error:
             raise ConfigError([Problem(str(error), "fabric")]) from error
         log.info("node %s of a cluster", self._membership.node)
