@@ -329,3 +329,23 @@ def test_what_comes_late_to_the_node_that_takes_a_session_is_there_once(tmp_path
         device.leave()
         engine.turn()
         assert [frame.payload for frame in book(b).stored["device"].waiting] == numbers(0, 5), steps
+
+
+def test_what_a_session_has_brought_along_does_not_come_again_after_a_crash(tmp_path: Path) -> None:
+    engine, (a, b) = nodes(tmp_path, "a", "b")
+    device = Device().connect(a)
+    device.subscribe()
+    device.leave()
+    engine.turn()
+    publish(a, 0, 3)
+    device.connect(b).leave()
+    engine.turn()
+    for site in (a, b):
+        assert site.disk is not None
+        site.disk.write()
+    a.kill()
+    engine.clock.advance(1)
+    a = Site(engine, "a", life=2, folder=tmp_path / "a").start()
+    engine.pass_time(2)
+    publish(a, 3, 5)
+    assert [frame.payload for frame in book(b).stored["device"].waiting] == numbers(0, 5)

@@ -676,8 +676,14 @@ class Neighbour:
             self._resending = Resending(self.remote, archive, position, self.fabric.next_offset, hub.safe)
             self._resending.begin()
 
+    def mark(self) -> None:
+        """Tell the node that it has all it wants of what was published by now, if that is so."""
+        if self.fabric.archive is not None and self.remote.is_live():
+            self._mark(self.fabric.next_offset())
+
     def _mark(self, offset: int) -> None:
         self._marked = offset
+        self.remote.marked(offset)
         self.put(Mark(offset))
 
     def _relieved(self) -> None:
@@ -813,6 +819,10 @@ class Node(Remote):
         record = published(message, offset=not self._is_late(message))
         self._last = max(self._last, record.offset)
         return record
+
+    def marked(self, offset: int) -> None:
+        """It is told that it has everything before this offset."""
+        self._last = max(self._last, offset)
 
     def _is_late(self, message: Message) -> bool:
         """Whether later rows were sent before: a part is recorded long before it is delivered."""

@@ -4,7 +4,8 @@ A client that connects is asked for on all nodes, as its session may be anywhere
 connection that uses it, if there is one, and hands it over:
 
 1. It sends what the session has, keeps it, and collects what comes for it from now on.
-2. The new node asks all nodes for an answer: what they publish after that comes to it. It collects from then on, too.
+2. The new node asks all nodes for an answer: what they publish after that comes to it. It collects from then on, too,
+   and needs nothing of what was before, though it may not have wanted that, should they send again what it missed.
 3. Then the old node does the same: it has got all that was published before. It sends what it has collected.
 4. The new node stores the session and what both have collected, each message once. When that is safe, the old node
    forgets the session, and the client goes on where it was.
@@ -282,6 +283,7 @@ class Sessions:
     def heed_probe(self, neighbour: Neighbour, record: Probe) -> None:
         """A node wants to know when all that was sent before has arrived, or is the last of a session's two to ask."""
         if not record.last:
+            neighbour.mark()
             neighbour.put(Claimed(record.ask, Outcome.PROBED))
             return
         place = (neighbour.node, record.ask)
