@@ -11,6 +11,7 @@ import pytest
 
 from polywire.fabric.membership import preferred, shard_of
 from tests.doors import doors, wait_until_told
+from tests.faults.kept_session import KeptSession, Link
 from tests.hub_process import HubProcess, running_hub
 from tests.interop.speakers import CALLING, PROTOCOLS, speak
 from tests.nats_servers import running_nats
@@ -199,3 +200,25 @@ def test_a_retained_message_is_on_every_node(cluster: Cluster, name: str, subscr
         with speak(subscriber, cluster.addresses[node]) as late:
             late.subscribe(name)
             assert late.receive().body == b"kept"
+
+
+def test_a_kept_session_has_the_configured_limits_wherever_it_moves(tmp_path: Path) -> None:
+    sets = ("limits.offline_messages=2",)
+    with running_hub(*sets, journal=tmp_path, workers=2) as hub, doors(hub) as ways:
+        first, second = ways.addresses.values()
+        session = KeptSession("moved")
+        link = Link(first["mqtt"], session)
+        link.subscribe("limited", 1)
+        link.leave()
+        leaving = next(iter(hub.workers()))
+        assert hub.post(f"/v1/nodes/{leaving}/drain")[0] == 202
+        hub.wait_for_log(f"{leaving} ended with exit code 0")
+        with speak("umq", second) as speaker:
+            for number in range(5):
+                speaker.publish("limited", b"%d" % number)
+        link = Link(second["mqtt"], session)
+        assert link.present
+        link.publish("limited", b"the end", 1)
+        link.wait_for(3)
+        assert session.got == [b"0", b"1", b"the end"]
+        link.leave()

@@ -175,6 +175,7 @@ class Server:
         self.hub.on_warning = self._warn
         self.gate = Gate(self.hub, self._loop)
         self._admission = self._admit(loaded)
+        sessions_of(self.hub, by_name("mqtt").code).limits = self.gate.limits
         self._tls: ssl.SSLContext | None = None
         self.metrics = Metrics(self.hub, self.gate, self._loop)
         self._http: HttpServer | None = None
