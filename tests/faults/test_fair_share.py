@@ -82,7 +82,7 @@ def attacked(*sets: str, journal: Path | None = None) -> Iterator[HubProcess]:
         yield hub
         settled(hub)
         pinger.stop()
-        assert hub.metric("polywire_work_slices_total") > 5
+        assert hub.metric("polywire_work_slices_total") > 1
         assert pinger.slow() < SLOW
         assert memory(hub) < MEMORY
         assert not any("Traceback" in each for each in hub.errors)
@@ -225,7 +225,7 @@ def test_a_reload_looks_at_thousands_of_subscriptions(tmp_path: Path) -> None:
         settled(hub)
         assert hub.metric("polywire_subscriptions") == before - 12_000
         pinger.stop()
-        assert hub.metric("polywire_work_slices_total") > 5
+        assert hub.metric("polywire_work_slices_total") > 1
         assert pinger.slow() < SLOW
 
 
