@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 from polywire.fabric import DiskArchive, Settings, make_fabric
 from polywire.fabric.membership import Events
@@ -122,13 +123,16 @@ class Member:
 
 
 class Disk:
-    """A node's journal, which is written when something has to be safe."""
+    """A node's journal, which is written when something has to be safe. ``opened`` are all since the last test."""
+
+    opened: ClassVar[list["Disk"]] = []
 
     def __init__(self, engine: Engine, hub: Hub, node: str, folder: Path) -> None:
         self._engine = engine
         self._reader = DiskArchive(folder)
         self._maker = BatchMaker(node, list(names()))
         self.log = Log(folder, node=node)
+        self.opened.append(self)
         state = state_of(folder, to_offset=self.log.next_offset)
         self.recorder = JournalRecorder(self.log.next_offset, hub.clock, lambda: None)
         hub.recorder = hub.services.recorder = self.recorder
