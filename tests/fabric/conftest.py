@@ -1,4 +1,4 @@
-"""Journals of nodes are closed when their test is over: a worker that runs all tests may only have so many files open."""
+"""Closes the journals of nodes when their test is over: a worker that runs all tests may open only so many files."""
 
 from collections.abc import Iterator
 
